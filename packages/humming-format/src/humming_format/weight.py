@@ -1,0 +1,84 @@
+"""Weight formats: a number, its scales and its zero points, checked against one another.
+Called by the checkpoint readers, the text and document forms, and every package that handles quantized weights.
+Assumes a weight matrix [N, K] applied as y = x @ W.T."""
+
+from __future__ import annotations
+
+import attrs
+
+from .errors import DescriptorError, shown
+from .number import Number, NumberKind
+from .scale import ScaleFormat
+from .zero_point import ZeroPointFormat, ZeroPointKind
+
+
+@attrs.frozen(kw_only=True)
+class WeightFormat:
+    """What a quantized weight matrix means.
+
+    Unsigned numbers always have a zero point (symmetric weights: the constant 2**(bits-1)), every other number never
+    has one. Stored zero points need a scale, since there is one per scale group.
+    """
+
+    number: Number
+    scale: ScaleFormat | None = None
+    zero_point: ZeroPointFormat = attrs.field(factory=ZeroPointFormat)
+
+    def __attrs_post_init__(self) -> None:
+        for what, value, kind in (
+            ("number", self.number, Number),
+            ("scale", self.scale, (ScaleFormat, type(None))),
+            ("zero_point", self.zero_point, ZeroPointFormat),
+        ):
+            if not isinstance(value, kind):
+                raise DescriptorError(f"{what} of a weight format is of the wrong type", got=shown(value))
+        if self.number.kind is NumberKind.EXPONENT:
+            raise DescriptorError(
+                f"{self.number.name} is a number for scales, not for weights", wanted="an integer or a float"
+            )
+        kind = self.zero_point.kind
+        if self.number.kind is not NumberKind.UNSIGNED:
+            if kind is not ZeroPointKind.NONE:
+                raise DescriptorError(
+                    f"only unsigned numbers have a zero point, {self.number.name} has its own sign",
+                    got=f"zero point of kind {kind.value}",
+                    wanted="ZeroPointFormat.none(), or the codes as offset binary (s4 + 8 = u4 with constant 8)",
+                )
+            return
+        if kind is ZeroPointKind.NONE:
+            raise DescriptorError(
+                f"unsigned number {self.number.name} without a zero point",
+                wanted=f"ZeroPointFormat.constant({1 << (self.number.bits - 1)}) when symmetric, .integer(), .minimum() "
+                "or .constant(0) when the codes are the values",
+            )
+        if self.zero_point.value is not None and self.zero_point.value >= 1 << self.number.bits:
+            raise DescriptorError(
+                f"constant zero point outside the codes of {self.number.name}",
+                got=str(self.zero_point.value),
+                wanted=f"0 to {(1 << self.number.bits) - 1}",
+            )
+        if self.scale is None and kind is not ZeroPointKind.CONSTANT:
+            raise DescriptorError(
+                f"zero points of kind {kind.value} are stored per scale group, and this format has no scale",
+                wanted="a ScaleFormat",
+            )
+
+    def stored_bits(self, n: int, k: int) -> int:
+        """Bits of the codes, scales and zero points of an [n, k] matrix, stored without any padding."""
+        total = n * k * self.number.bits
+        if self.scale is None:
+            return total
+        total += self.scale.stored_bits(n, k)
+        groups = self.scale.groups_n(n) * self.scale.groups_k(k)
+        if self.zero_point.kind is ZeroPointKind.INTEGER:
+            total += groups * self.number.bits
+        elif self.zero_point.number is not None:
+            total += groups * self.zero_point.number.bits
+        return total
+
+
+def symmetric(number: Number) -> ZeroPointFormat:
+    """The zero point of a symmetric weight: constant 2**(bits-1) for unsigned numbers, none for all others."""
+    if number.kind is NumberKind.UNSIGNED:
+        return ZeroPointFormat.constant(1 << (number.bits - 1))
+    return ZeroPointFormat.none()
