@@ -1,0 +1,66 @@
+"""The one place that says how large an error may be, and why.
+
+Called by tests/gpu and by benchmarks/.
+Assumes a WeightCase and activations on one device; every emulation below runs in float64.
+
+A kernel states one of two operand roundings:
+
+* `accumulator`: codes go to the tensor cores exactly (every code less its zero point has at most eight significant
+  bits) and the scale multiplies f32 partial sums. Nothing is rounded but the output.
+* `operand`: the scale is rounded to the operand type, multiplied onto the weight in registers, and the product is
+  rounded once to the operand type (a minimum is added in the same fused operation). Then the output is rounded.
+
+The bound of a result is 1.2 times the error that these roundings alone make, measured on the very same inputs:
+||emulated - exact|| / ||exact||. The 0.2 is for the order and width of f32 accumulation.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.weight_cases import WeightCase
+
+ALLOWANCE = 1.2
+
+
+def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """||result - exact|| / ||exact||; infinite when any element of the result is not finite."""
+    if exact.numel() == 0:
+        return 0.0
+    error = float(torch.linalg.vector_norm(result.double() - exact) / torch.linalg.vector_norm(exact))
+    return error if error == error else float("inf")
+
+
+def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return values.to(dtype).double()
+
+
+def operand_weight(case: WeightCase, dtype: torch.dtype) -> torch.Tensor:
+    """The weight as the tensor cores see it when scales are multiplied onto the operand, float64 [n, k]."""
+    scale = rounded(case.scale.double(), dtype)
+    weight = case.unscaled() * case.spread(scale)
+    if case.minimum is not None:
+        weight = weight + case.spread(rounded(case.minimum.double(), dtype))
+    return rounded(weight, dtype)
+
+
+class Reference:
+    """Exact results of one weight and one block of activations, and the bound for any leading rows of them."""
+
+    def __init__(self, case: WeightCase, activation: torch.Tensor, scale_place: str) -> None:
+        if scale_place not in ("accumulator", "operand"):
+            raise ValueError(f"scale_place is {scale_place!r}, wanted 'accumulator' or 'operand'")
+        bias = 0.0 if case.bias is None else case.bias.double()
+        self.output_dtype = activation.dtype
+        values = activation.double()
+        self.exact = values @ case.exact().t() + bias
+        self.emulated = self.exact
+        if scale_place == "operand":
+            self.emulated = values @ operand_weight(case, activation.dtype).t() + bias
+
+    def bound(self, rows: slice) -> float:
+        exact = self.exact[rows]
+        return ALLOWANCE * relative_error(rounded(self.emulated[rows], self.output_dtype), exact)
+
+    def error(self, result: torch.Tensor, rows: slice) -> float:
+        return relative_error(result, self.exact[rows])
