@@ -3,6 +3,7 @@ Called by people with a checkpoint at hand, and by the other humming packages.
 Assumes nothing but the standard library and attrs: no numpy, no torch, no GPU."""
 
 from .activation import ActivationFormat
+from .document import from_document, to_document, weight_from_document
 from .errors import CheckpointError, DescriptorError, DocumentError, FormatError, TextError
 from .number import NUMBERS, Number, NumberKind, Specials, number
 from .scale import ScaleFormat
@@ -29,8 +30,11 @@ __all__ = [
     "ZeroPointKind",
     "format_activation",
     "format_weight",
+    "from_document",
     "number",
     "parse_activation",
     "parse_weight",
     "symmetric",
+    "to_document",
+    "weight_from_document",
 ]

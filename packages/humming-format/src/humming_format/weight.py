@@ -25,12 +25,12 @@ class WeightFormat:
     zero_point: ZeroPointFormat = attrs.field(factory=ZeroPointFormat)
 
     def __attrs_post_init__(self) -> None:
-        for what, value, kind in (
-            ("number", self.number, Number),
-            ("scale", self.scale, (ScaleFormat, type(None))),
-            ("zero_point", self.zero_point, ZeroPointFormat),
+        for what, right, value in (
+            ("number", isinstance(self.number, Number), self.number),
+            ("scale", self.scale is None or isinstance(self.scale, ScaleFormat), self.scale),
+            ("zero_point", isinstance(self.zero_point, ZeroPointFormat), self.zero_point),
         ):
-            if not isinstance(value, kind):
+            if not right:
                 raise DescriptorError(f"{what} of a weight format is of the wrong type", got=shown(value))
         if self.number.kind is NumberKind.EXPONENT:
             raise DescriptorError(
@@ -48,8 +48,8 @@ class WeightFormat:
         if kind is ZeroPointKind.NONE:
             raise DescriptorError(
                 f"unsigned number {self.number.name} without a zero point",
-                wanted=f"ZeroPointFormat.constant({1 << (self.number.bits - 1)}) when symmetric, .integer(), .minimum() "
-                "or .constant(0) when the codes are the values",
+                wanted=f"ZeroPointFormat.constant({1 << (self.number.bits - 1)}) when symmetric, .integer(), "
+                ".minimum(number), or .constant(0) when the codes are the values",
             )
         if self.zero_point.value is not None and self.zero_point.value >= 1 << self.number.bits:
             raise DescriptorError(

@@ -1,0 +1,73 @@
+"""How GPTQ tensors and GGUF blocks hold codes, scales and zero points, as data.
+Called by the readers, which attach one to each layer, and by whoever turns stored tensors into codes.
+Assumes little-endian words and the tensor roles of LayerEntry.
+
+GPTQ, layer [N, K], b bits, G groups:
+
+    codes        int32 [K*b/32, N]  each column is one bit stream along K, code 0 in the lowest bits of the first word
+    scale        float [G, N]
+    zero_point   int32 [G, N*b/32]  each row is one bit stream along N; zero = (stored + zero_offset) mod 2**b
+    group_index  int32 [K]          group of each column; may be absent, then column // group_size
+    value[n, k] = (code - zero[group, n]) * scale[group, n]
+
+GGUF, layer [N, K]: each row is K/32 blocks, one after the other (offsets in bytes):
+
+    Q4_0   0 scale f16   2 codes (16 bytes)                  value = (code - 8) * scale
+    Q4_1   0 scale f16   2 minimum f16   4 codes (16 bytes)  value = code * scale + minimum
+    Q8_0   0 scale f16   2 codes (32 bytes)                  value = (code - 128) * scale, code = stored byte ^ 0x80
+    4 bits: low nibble of byte i is element i, its high nibble element i + 16
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class GptqLayout:
+    """GPTQ tensors of one layer.
+
+    The zero point rule: `zero = (stored + zero_offset) mod 2**bits`, field by field, never carrying into a neighbour.
+    "gptq" (v1) stores the zero point minus one, so zero_offset is 1 and a stored 15 (4 bits) is the zero point 0;
+    "gptq_v2" stores the zero point itself.
+
+    Public kernels differ on the stored 15 of v1: some compute 16, which is only right for files in which zero point 0
+    was clamped to 1 by the exporter and 16 is allowed, some wrap, some add 1 to whole words and carry into the next
+    field. Wrapping undoes exactly what exporters do (subtract one, keep the low bits), for every zero point 0 to 15.
+    """
+
+    bits: int
+    zero_offset: int
+    stream_axis_codes: int = 0
+    stream_axis_zero_point: int = 1
+
+    def zero_of(self, stored: int) -> int:
+        """The zero point of a stored field."""
+        return (stored + self.zero_offset) % (1 << self.bits)
+
+
+@attrs.frozen(kw_only=True)
+class GgufBlock:
+    """One GGUF block of `elements` weights in `nbytes` bytes.
+
+    `scale_offset` and `minimum_offset` (None without minimum) are byte offsets of little-endian f16 values.
+    Codes begin at `codes_offset`; `code_bits` is 4 or 8. With 4 bits the low nibbles of the bytes hold the first half
+    of the block and the high nibbles the second half. A canonical unsigned code is `stored ^ code_flip`: 0x80 turns
+    two's complement bytes into offset binary, exactly, and 0 leaves codes alone.
+    """
+
+    name: str
+    elements: int
+    nbytes: int
+    scale_offset: int
+    minimum_offset: int | None
+    codes_offset: int
+    code_bits: int
+    code_flip: int = 0
+
+    def code_place(self, element: int) -> tuple[int, int]:
+        """Byte within the block, and shift within the byte, of an element's stored code."""
+        if self.code_bits == 8:
+            return self.codes_offset + element, 0
+        half = self.elements // 2
+        return self.codes_offset + element % half, 4 * (element // half)
