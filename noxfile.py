@@ -1,0 +1,215 @@
+"""Sessions: everything that is run on this repository, by people and by CI, under one name each.
+
+Called as `uv run nox [-s SESSION]`; with no session it runs lint, types, architecture and tests, without a GPU.
+Assumes uv on the path; sessions with `venv_backend=WORKSPACE` run in the workspace's own environment.
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nox
+
+# The one table of versions. Exact versions of everything else: constraint-dependencies in pyproject.toml.
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+LOWEST_PYTHON = PYTHONS[0]
+CUDA = {
+    "12.9": ("cuda-bindings==12.9.10", "nvidia-cuda-nvrtc-cu12==12.9.86", "nvidia-cuda-runtime-cu12==12.9.79"),
+    "13.0": ("cuda-bindings==13.0.3", "nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-runtime==13.0.96"),
+    "13.5": ("cuda-bindings==13.5.0", "nvidia-cuda-nvrtc==13.5.37", "nvidia-cuda-runtime==13.5.37"),
+}
+
+ROOT = Path(__file__).resolve().parent
+LIGHT = ("humming-format", "humming-compile", "humming-kernels")
+PACKAGES = (*LIGHT, "humming-torch")
+TEST_FOLDERS = {name: f"packages/{name}/tests" for name in PACKAGES} | {
+    "integration": "tests/integration",
+    "emulator": "tests/emulator",
+}
+TEST_TOOLS = ("hypothesis", "numpy", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "safetensors")
+WORKSPACE = "none"  # no environment of nox's own: `uv run` brings the workspace's
+
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["lint", "types", "architecture", "tests"]
+nox.needs_version = ">=2025.2.9"
+
+
+def workspace_run(session: nox.Session, *command: str) -> None:
+    """Run a command in the workspace's environment, which uv creates when it is missing."""
+    session.run("uv", "run", *command, external=True)
+
+
+def pins(session: nox.Session, without: tuple[str, ...] = ()) -> str:
+    """A constraints file with the exact versions of the root, but for the distributions named in `without`."""
+    table = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["uv"]["constraint-dependencies"]
+    kept = [line for line in table if re.split(r"[=;]", line)[0].strip() not in without]
+    path = Path(session.create_tmp()).resolve() / "constraints.txt"
+    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def project(name: str) -> dict[str, Any]:
+    """The [project] table of one package."""
+    table: dict[str, Any] = nox.project.load_toml(ROOT / "packages" / name / "pyproject.toml")["project"]
+    return table
+
+
+@nox.session(venv_backend=WORKSPACE)
+def lint(session: nox.Session) -> None:
+    """ruff: rules and format."""
+    workspace_run(session, "ruff", "check", ".")
+    workspace_run(session, "ruff", "format", "--check", ".")
+
+
+@nox.session(venv_backend=WORKSPACE)
+def types(session: nox.Session) -> None:
+    """mypy, strict, on each package's sources."""
+    for name in PACKAGES:
+        workspace_run(session, "mypy", "--strict", f"packages/{name}/src")
+
+
+@nox.session(venv_backend=WORKSPACE)
+def architecture(session: nox.Session) -> None:
+    """The rules of the architecture: imports, rooms, metadata, documents."""
+    workspace_run(session, "pytest", "tests/architecture", *session.posargs)
+
+
+@nox.session(venv_backend=WORKSPACE)
+@nox.parametrize("folder", list(TEST_FOLDERS), ids=list(TEST_FOLDERS))
+def tests(session: nox.Session, folder: str) -> None:
+    """The tests of one package, or across packages; no GPU."""
+    workspace_run(session, "pytest", TEST_FOLDERS[folder], *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """The light packages on every Python, with the exact versions of the root."""
+    install_light(session, "-c", pins(session))
+    session.run("pytest", *light_test_folders(), *session.posargs)
+
+
+@nox.session(python=LOWEST_PYTHON)
+def lowest(session: nox.Session) -> None:
+    """The light packages on the lowest Python with the lowest direct dependencies that they declare."""
+    install_light(session, "--resolution", "lowest-direct")
+    session.run("pytest", *light_test_folders(), *session.posargs)
+
+
+@nox.session
+@nox.parametrize("cuda", list(CUDA), ids=list(CUDA))
+def nvrtc(session: nox.Session, cuda: str) -> None:
+    """Compile every supported unit for every target with one version of NVRTC."""
+    constraints = pins(session, without=tuple(re.split("==", pin)[0] for pin in CUDA[cuda]))
+    session.install("-c", constraints, *TEST_TOOLS, *CUDA[cuda], *(f"./packages/{name}" for name in LIGHT))
+    session.run("humming-compile", "doctor", env={"HUMMING_COMPILE_CACHE_DIR": session.create_tmp()})
+    session.run("pytest", "packages/humming-kernels/tests", "-m", "nvrtc", *session.posargs)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build the four wheels, install them by file into an empty environment, use them; then two of them alone."""
+    folder = Path(session.create_tmp()).resolve()
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    for name in PACKAGES:
+        session.run("uv", "build", "--quiet", "--package", name, "--out-dir", str(folder / "dist"), external=True)
+    built = {name: next((folder / "dist").glob(f"{name.replace('-', '_')}-*.whl")) for name in PACKAGES}
+    environment = {"HUMMING_COMPILE_CACHE_DIR": str(folder / "cache")}
+    constraints = pins(session)
+
+    session.install("-c", constraints, *(str(path) for path in built.values()))
+    session.chdir(folder)  # nothing of the source tree is importable from here
+    for name in PACKAGES:
+        session.run("python", "-c", f"import {name.replace('-', '_')} as package; print(package.__file__)")
+    session.run("humming-format", "--help", silent=True)
+    session.run("humming", "--help", silent=True)
+    session.run("humming-compile", "doctor", env=environment)
+
+    alone = empty_environment(session, folder / "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
+    session.run(str(alone / "humming-format"), "--help", external=True, silent=True)
+
+    with_nvrtc = f"humming-compile[cu13] @ {built['humming-compile'].as_uri()}"
+    alone = empty_environment(session, folder / "compile-alone", with_nvrtc)
+    session.run(str(alone / "humming-compile"), "doctor", external=True, env=environment)
+
+
+@nox.session(venv_backend=WORKSPACE)
+def gpu(session: nox.Session) -> None:
+    """Tests that need a CUDA device."""
+    workspace_run(session, "pytest", "tests/gpu", "-m", "gpu", *session.posargs)
+
+
+@nox.session(venv_backend=WORKSPACE)
+def bench(session: nox.Session) -> None:
+    """The dense benchmark on this machine's CUDA device; arguments go to benchmarks/dense.py."""
+    workspace_run(session, "python", "benchmarks/dense.py", *session.posargs)
+
+
+@nox.session(venv_backend=WORKSPACE)
+def examples(session: nox.Session) -> None:
+    """The README's first command, then every script in examples/."""
+    workspace_run(session, "humming", "quickstart", *session.posargs)
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        workspace_run(session, "python", str(path.relative_to(ROOT)))
+
+
+@nox.session(venv_backend=WORKSPACE)
+def docs(session: nox.Session) -> None:
+    """Links, commands and imports that the documents name exist."""
+    workspace_run(session, "pytest", "tests/architecture/test_architecture_text.py", *session.posargs)
+
+
+@nox.session(venv_backend=WORKSPACE)
+def release(session: nox.Session) -> None:
+    """Whether a package may be tagged: `nox -s release -- humming-format`; all four when none is named."""
+    workspace_run(session, "pytest", "--quiet", "tests/architecture/test_architecture_metadata.py")
+    for name in session.posargs or PACKAGES:
+        if name not in PACKAGES:
+            session.error(f"{name} is no package of this repository; wanted one of {', '.join(PACKAGES)}")
+        version = project(name)["version"]
+        changelog = (ROOT / "packages" / name / "CHANGELOG.md").read_text(encoding="utf-8")
+        heading = next((line for line in changelog.splitlines() if line.startswith("## ")), "")
+        wanted = f"## {version} (YYYY-MM-DD)"
+        if re.sub(r"\d{4}-\d\d-\d\d", "YYYY-MM-DD", heading) != wanted:
+            session.error(f"{name}: its changelog begins with `{heading}`; wanted `{wanted}`: date it")
+        tag = f"{name}-v{version}"
+        found = session.run("git", "tag", "--list", tag, external=True, silent=True)
+        if str(found).strip():
+            session.error(f"tag {tag} exists; raise the version in pyproject.toml, __init__.py and CHANGELOG.md")
+        session.log(f"{name} {version} may be tagged: git tag -a {tag} -m {tag!r}")
+
+
+@nox.session(venv_backend=WORKSPACE)
+def status(session: nox.Session) -> None:
+    """Print the versions of the packages, their bounds, and the table of tested versions."""
+    session.log(f"Python {', '.join(PYTHONS)}; running {sys.version.split()[0]}")
+    for version, names in CUDA.items():
+        session.log(f"CUDA {version}: {', '.join(names)}")
+    for name in PACKAGES:
+        table = project(name)
+        session.log(f"{name} {table['version']}: needs {', '.join(map(str, table['dependencies']))}")
+        for extra, needs in table.get("optional-dependencies", {}).items():
+            session.log(f"  [{extra}] {', '.join(needs)}")
+    workspace_run(session, "python", "-c", "import torch; print('torch', torch.__version__, torch.cuda.is_available())")
+
+
+def empty_environment(session: nox.Session, folder: Path, requirement: str) -> Path:
+    """A new environment that holds one requirement and what it needs; returns its folder of commands."""
+    python = str(Path(session.virtualenv.location).resolve() / "bin" / "python")
+    session.run("uv", "venv", "--quiet", "--clear", "--python", python, str(folder), external=True)
+    into = ("--python", str(folder / "bin" / "python"))
+    pinned = ("-c", pins(session))
+    session.run("uv", "pip", "install", "--quiet", *into, *pinned, requirement, external=True)
+    return folder / "bin"
+
+
+def install_light(session: nox.Session, *options: str) -> None:
+    """Test tools first, with the root's versions; then the light packages under the given resolution."""
+    session.install("-c", pins(session), *TEST_TOOLS)
+    extras = {"humming-format": "[gguf]", "humming-compile": "[cu13]"}
+    session.install(*options, *(f"./packages/{name}{extras.get(name, '')}" for name in LIGHT))
+
+
+def light_test_folders() -> list[str]:
+    return [TEST_FOLDERS[name] for name in LIGHT]
