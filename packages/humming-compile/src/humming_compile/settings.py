@@ -1,0 +1,98 @@
+"""The settings of humming_compile and the only place where its environment variables are read.
+
+Called by CompileService, the command line and tests.
+Assumes nothing about the home folder when HUMMING_COMPILE_CACHE_DIR is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from humming_compile.errors import SettingsError
+
+CACHE_DIR = "HUMMING_COMPILE_CACHE_DIR"
+WORKERS = "HUMMING_COMPILE_WORKERS"
+TIMEOUT = "HUMMING_COMPILE_TIMEOUT"
+CUDA_DIR = "HUMMING_COMPILE_CUDA_DIR"
+KEEP_DIR = "HUMMING_COMPILE_KEEP_DIR"
+
+# Variables of other programs, read here too so that one file tells all that the environment can change.
+_PLACES = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
+
+VARIABLES = {
+    CACHE_DIR: "folder of compiled kernels",
+    WORKERS: "number of compiler processes (default: the cores this process may use)",
+    TIMEOUT: "seconds that one compile may take (default: 300)",
+    CUDA_DIR: "use NVRTC and headers of this CUDA folder (holds include/ and lib/ or lib64/)",
+    KEEP_DIR: "save the text of units that fail to compile in this folder",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Where compiled kernels lie and how the compiler processes are run.
+
+    `workers` counts processes, `timeout_seconds` bounds one compile. `cuda_folder` replaces the search for a toolkit,
+    `keep_folder` receives the text of units that fail; both may be None. `toolkit_places` are the folders that other
+    programs' variables (CONDA_PREFIX, CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH) name, by variable.
+    """
+
+    cache_folder: Path = attrs.field(converter=Path)
+    workers: int = attrs.field(factory=lambda: usable_cores())
+    timeout_seconds: float = 300.0
+    cuda_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
+    keep_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
+    toolkit_places: Mapping[str, str] = attrs.field(factory=dict)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Reads HUMMING_COMPILE_*. Raises SettingsError that names the variable and the value that does not fit."""
+        values = os.environ if environment is None else environment
+        return cls(
+            cache_folder=_cache_folder(values.get(CACHE_DIR, "")),
+            workers=int(_positive(values, WORKERS, whole=True) or usable_cores()),
+            timeout_seconds=_positive(values, TIMEOUT, whole=False) or 300.0,
+            cuda_folder=Path(values[CUDA_DIR]) if values.get(CUDA_DIR) else None,
+            keep_folder=Path(values[KEEP_DIR]) if values.get(KEEP_DIR) else None,
+            toolkit_places={name: values[name] for name in _PLACES if values.get(name)},
+        )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, at least one."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _cache_folder(text: str) -> Path:
+    if text:
+        return Path(text).absolute()
+    import platformdirs  # only needed when no folder is named
+
+    folder = platformdirs.user_cache_path("humming-compile")
+    if not folder.is_absolute():
+        raise SettingsError(
+            f"no home folder is known to this process, so there is no default cache folder (got {str(folder)!r}): "
+            f"set {CACHE_DIR} to a folder that can be written",
+            variable=CACHE_DIR,
+        )
+    return folder
+
+
+def _positive(values: Mapping[str, str], variable: str, *, whole: bool) -> float | None:
+    text = values.get(variable, "").strip()
+    if not text:
+        return None
+    wanted = "a whole number above 0" if whole else "a number of seconds above 0"
+    try:
+        number = float(int(text)) if whole else float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise SettingsError(f"{variable} is {text!r}, wanted {wanted}: correct or unset it", variable=variable)
+    return number
