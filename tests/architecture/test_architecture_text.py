@@ -45,7 +45,7 @@ def test_documents_name_things_that_exist() -> None:
         "index = https://" + "pypi" + ".org/simple",
         "https://files." + "pythonhosted" + ".org/packages/aa/x.whl",
         "https://" + "download" + ".pytorch.org/whl/cu130",
-        "find-links = http://mirror.example/simple",
+        "find-links = http://mirror.example/" + "simple",
         "open('/" + "work/main/file')",
         "cd /" + "root/.cache",
     ],
