@@ -48,12 +48,13 @@ def test_every_direct_dependency_is_pinned_exactly() -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the metadata of this repository, with sources that import what is declared; all rules pass on it."""
-    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tmp_path)
     for package in PACKAGES:
         source, folder = package.source(tmp_path), package.folder(tmp_path)
         source.mkdir(parents=True)
         (folder / "tests").mkdir()
-        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
             shutil.copy(package.folder(REPOSITORY) / name, folder)
         shutil.copy(package.source(REPOSITORY) / "__init__.py", source)
         shutil.copy(package.source(REPOSITORY) / "py.typed", source)
@@ -76,6 +77,11 @@ def test_a_missing_file_is_named(tree: Path, name: str) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     problems = file_problems(tree)
     assert len(problems) == 1 and f"{FORMAT}/{name} is missing" in problems[0]
+
+
+def test_a_licence_that_differs_is_named(tree: Path) -> None:
+    (tree / FORMAT / "LICENSE").write_text("all rights reserved\n", encoding="utf-8")
+    assert ["LICENSE differs" in problem for problem in file_problems(tree)] == [True]
 
 
 def test_a_shared_namespace_folder_is_named(tree: Path) -> None:

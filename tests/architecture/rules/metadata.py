@@ -45,6 +45,9 @@ def file_problems(root: Path, packages: tuple[Package, ...] = PACKAGES) -> list[
             name = pattern.format(import_name=package.import_name)
             if not (package.folder(root) / name).exists():
                 problems.append(f"packages/{package.distribution}/{name} is missing; every package has one")
+        licence = package.folder(root) / "LICENSE"
+        if not licence.is_file() or licence.read_bytes() != (root / "LICENSE").read_bytes():
+            problems.append(f"packages/{package.distribution}/LICENSE differs from LICENSE; copy it, wheels carry it")
         if any(package.folder(root).joinpath("src").glob("humming/**/*")):
             problems.append(f"packages/{package.distribution}: a shared `humming` namespace folder; use the own name")
     return problems
