@@ -22,7 +22,8 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns."""
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     rendered = [
-        "| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths)) + " |" for line in [header, *lines]
+        "| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in [header, *lines]
     ]
     rendered.insert(1, "| " + " | ".join("-" * (width - 1) + ":" for width in widths) + " |")
     return "\n".join(rendered)

@@ -55,6 +55,19 @@ def make_layer(case: WeightCase, activation_dtype: torch.dtype) -> torch.nn.Modu
     return layer
 
 
+def checked_layer(case: WeightCase, activation_dtype: torch.dtype) -> torch.nn.Module:
+    """A layer whose result was compared with the exact weights: a peer that computes something else is no peer."""
+    from tests.support.error_bounds import relative_error
+    from tests.support.weight_cases import make_activation
+
+    layer = make_layer(case, activation_dtype)
+    rows = make_activation(16, case.k, activation_dtype)
+    error = relative_error(layer(rows), rows.double() @ case.exact().t())
+    if not error < 0.01:
+        raise ValueError(f"its result is off by {error:.3g} from the same weights, so it was given something else")
+    return layer
+
+
 def packed_words(case: WeightCase) -> torch.Tensor:
     """Codes along k in 32-bit words, lowest bits first: int32 [n, k * bits / 32]."""
     bits = case.weight_format.number.bits
