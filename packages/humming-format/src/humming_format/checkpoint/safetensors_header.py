@@ -38,6 +38,8 @@ DTYPES: dict[str, tuple[str, int]] = {
     "F4": ("float4_e2m1fn", 4),
 }
 
+LARGEST_RANK = 16
+
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
     """Places of all tensors of a safetensors file, by name. Raises CheckpointError."""
@@ -81,8 +83,10 @@ def _place(path: Path, name: str, entry: Any, data_start: int, data_bytes: int) 
     stored_dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(stored_dtype, str) or stored_dtype not in DTYPES:
         raise CheckpointError(f"{what} has an unknown dtype", got=shown(stored_dtype), wanted=", ".join(DTYPES))
-    if not isinstance(shape, list) or not all(_is_size(side) for side in shape):
-        raise CheckpointError(f"{what} has a shape that is not a list of sizes", got=shown(shape))
+    if not isinstance(shape, list) or len(shape) > LARGEST_RANK or not all(_is_size(side) for side in shape):
+        raise CheckpointError(
+            f"{what} has a shape that is not a list of sizes", got=shown(shape), wanted=f"at most {LARGEST_RANK} sizes"
+        )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
         raise CheckpointError(f"{what} has data_offsets that are not two sizes", got=shown(offsets))
     begin, end = offsets

@@ -1,0 +1,22 @@
+"""Checkpoint readers: from a file or folder to layers, their formats and the places of their tensors.
+Called through `read_checkpoint`; one file per exporter, as data.
+Assumes only the standard library and attrs."""
+
+from .entry import Checkpoint, LayerEntry, TensorPlace
+from .exact import decode_rows, group_of_column
+from .gguf import BLOCKS
+from .layout import GgufBlock, GptqLayout
+from .read import KNOWN_METHODS, read_checkpoint
+
+__all__ = [
+    "BLOCKS",
+    "KNOWN_METHODS",
+    "Checkpoint",
+    "GgufBlock",
+    "GptqLayout",
+    "LayerEntry",
+    "TensorPlace",
+    "decode_rows",
+    "group_of_column",
+    "read_checkpoint",
+]

@@ -1,0 +1,217 @@
+"""GPTQ checkpoints (v1 and v2): finds the layers, checks every tensor and describes what the bits mean.
+Called by read_checkpoint when the configuration says "gptq".
+Assumes tensors PREFIX.qweight, .qzeros, .scales and, where there is one, .g_idx and .bias; layout.py draws them."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Mapping
+
+import attrs
+
+from ..errors import CheckpointError, shown
+from ..number import number
+from ..packing import pack, words_needed
+from ..scale import ScaleFormat
+from ..weight import WeightFormat
+from ..zero_point import ZeroPointFormat
+from .entry import LayerEntry, TensorPlace
+from .gptq_config import CHECKPOINT_FORMATS, GptqConfig
+from .layout import GptqLayout
+
+SCALE_NUMBERS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+ROLES = {"qweight": "codes", "qzeros": "zero_point", "scales": "scale", "g_idx": "group_index", "bias": "bias"}
+_PIECE_BYTES = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class GptqLayers:
+    """The layers, the names of the tensors that belong to them, the way of storing, and what had to be assumed."""
+
+    layers: tuple[LayerEntry, ...]
+    used: frozenset[str]
+    method: str
+    notes: tuple[str, ...]
+
+
+def read_gptq(
+    places: Mapping[str, TensorPlace], config: GptqConfig, checkpoint_format: str | None = None
+) -> GptqLayers:
+    """Describe every layer with a .qweight. `checkpoint_format` overrides what the configuration says."""
+    method, notes = _choose_format(config, checkpoint_format)
+    layout = GptqLayout(bits=config.bits, zero_offset=CHECKPOINT_FORMATS[method])
+    prefixes = [name[: -len(".qweight")] for name in places if name.endswith(".qweight")]
+    if not prefixes:
+        raise CheckpointError(
+            f"{config.source} says GPTQ, but there is no tensor named *.qweight", got=f"{len(places)} tensors"
+        )
+    known = set(prefixes)
+    for name in places:
+        prefix, _, ending = name.rpartition(".")
+        if ending in ("qzeros", "g_idx") and prefix not in known:
+            raise CheckpointError(f"tensor {shown(prefix + '.qweight')} is missing", got=f"only {shown(name)}")
+    layers = []
+    used: set[str] = set()
+    other_rule: list[str] = []
+    for prefix in prefixes:
+        tensors = {
+            role: places[f"{prefix}.{ending}"] for ending, role in ROLES.items() if f"{prefix}.{ending}" in places
+        }
+        for ending in ("qzeros", "scales", "g_idx") if config.desc_act else ("qzeros", "scales"):
+            if ROLES[ending] not in tensors:
+                raise CheckpointError(
+                    f"tensor {shown(f'{prefix}.{ending}')} is missing",
+                    got=f"layer {shown(prefix)} with {', '.join(sorted(tensors))}",
+                    remedy="the checkpoint is incomplete: a shard may be missing",
+                )
+        layer = _read_layer(prefix, tensors, config, method, layout)
+        if config.symmetric and _symmetric_rule(layer, config, layout) != layout.zero_offset:
+            other_rule.append(prefix)
+        layers.append(layer)
+        used.update(place.tensor for place in tensors.values())
+    if other_rule:
+        notes.append(
+            f"{len(other_rule)} symmetric layers store zero points by the rule of the other checkpoint_format; "
+            f"taken as {1 << (config.bits - 1)}, since the configuration says sym"
+        )
+    return GptqLayers(layers=tuple(layers), used=frozenset(used), method=method, notes=tuple(notes))
+
+
+def _choose_format(config: GptqConfig, asked: str | None) -> tuple[str, list[str]]:
+    stated = config.checkpoint_format
+    if asked is not None:
+        if not isinstance(asked, str) or asked not in CHECKPOINT_FORMATS:
+            raise CheckpointError("unknown checkpoint_format", got=shown(asked), wanted=" or ".join(CHECKPOINT_FORMATS))
+        if stated is not None and stated != asked:
+            return asked, [f"read as {asked} as asked, although {config.source} says {stated}"]
+        return asked, []
+    if stated is not None:
+        return stated, []
+    return "gptq", [
+        f"{config.source} does not state checkpoint_format: taken as gptq, which stores each zero point minus one "
+        "(pass checkpoint_format gptq_v2 if it stores them as they are)"
+    ]
+
+
+def _read_layer(
+    prefix: str, tensors: Mapping[str, TensorPlace], config: GptqConfig, method: str, layout: GptqLayout
+) -> LayerEntry:
+    codes = tensors["codes"]
+    _check_dtype(codes, ("int32",))
+    if len(codes.shape) != 2 or 0 in codes.shape or codes.shape[0] * 32 % config.bits:
+        raise CheckpointError(
+            f"tensor {shown(codes.tensor)} has the wrong shape",
+            got=str(list(codes.shape)),
+            wanted=f"[K * {config.bits} / 32, N] with whole numbers N and K",
+        )
+    n, k = codes.shape[1], codes.shape[0] * 32 // config.bits
+    scale = tensors["scale"]
+    _check_dtype(scale, tuple(SCALE_NUMBERS))
+    scale_format = ScaleFormat(number=number(SCALE_NUMBERS[scale.dtype]), group_k=config.group_size)
+    groups = scale_format.groups_k(k)
+    said = f"K {k} in groups of {config.group_size or k} is {groups} groups"
+    _check_shape(scale, (groups, n), said)
+    _check_dtype(tensors["zero_point"], ("int32",))
+    _check_shape(tensors["zero_point"], (groups, words_needed(n, config.bits)), said)
+    if "bias" in tensors:
+        _check_dtype(tensors["bias"], tuple(SCALE_NUMBERS))
+        _check_shape(tensors["bias"], (n,), f"N is {n}")
+    column_order = False
+    if "group_index" in tensors:
+        _check_dtype(tensors["group_index"], ("int32",))
+        _check_shape(tensors["group_index"], (k,), f"K is {k}")
+        column_order = _needs_column_order(tensors["group_index"], config.group_size or k, groups)
+    return LayerEntry(
+        name=prefix,
+        n=n,
+        k=k,
+        method=method,
+        weight=WeightFormat(
+            number=number(f"u{config.bits}"),
+            scale=scale_format,
+            zero_point=ZeroPointFormat.constant(1 << (config.bits - 1))
+            if config.symmetric
+            else ZeroPointFormat.integer(),
+        ),
+        layout=layout,
+        tensors=dict(tensors),
+        column_order=column_order,
+    )
+
+
+def _needs_column_order(place: TensorPlace, group_size: int, groups: int) -> bool:
+    """Whether g_idx differs from column // group_size. It must then be a permutation of it: whole groups, reordered."""
+    k = place.shape[0]
+    plain = array("i", (column // group_size for column in range(k)))
+    stored = array("i")
+    stored.frombytes(place.read())
+    if sys.byteorder == "big":
+        stored.byteswap()
+    if stored == plain:
+        return False
+    if min(stored) < 0 or max(stored) >= groups:
+        raise CheckpointError(
+            f"tensor {shown(place.tensor)} points outside the groups",
+            got=f"{min(stored)} to {max(stored)}",
+            wanted=f"0 to {groups - 1}",
+        )
+    if array("i", sorted(stored)) != plain:
+        raise CheckpointError(
+            f"tensor {shown(place.tensor)} does not give each group {group_size} columns",
+            got=f"groups of {sorted(set(_counts(stored)))} columns",
+            wanted=f"{group_size} columns in each of the {groups} groups, the last one what is left",
+            remedy="groups of unequal size are not described",
+        )
+    return True
+
+
+def _counts(stored: array[int]) -> list[int]:
+    counts: dict[int, int] = {}
+    for group in stored:
+        counts[group] = counts.get(group, 0) + 1
+    return list(counts.values())
+
+
+def _symmetric_rule(layer: LayerEntry, config: GptqConfig, layout: GptqLayout) -> int:
+    """The zero_offset by which all stored zero points of a symmetric layer are 2**(bits-1); refused when neither is."""
+    place = layer.tensors["zero_point"]
+    row_bytes = place.shape[1] * 4
+    middle = 1 << (config.bits - 1)
+    rows = {
+        offset: b"".join(word.to_bytes(4, "little") for word in pack([middle - offset] * layer.n, config.bits))
+        for offset in (layout.zero_offset, 1 - layout.zero_offset)
+    }
+    possible = set(rows)
+    per_piece = max(1, _PIECE_BYTES // row_bytes)
+    for piece in place.read_pieces(per_piece * row_bytes):
+        possible = {offset for offset in possible if piece == rows[offset] * (len(piece) // row_bytes)}
+        if not possible:
+            raise CheckpointError(
+                f"{config.source} says sym, but tensor {shown(place.tensor)} holds other zero points",
+                wanted=f"every stored zero point {middle - 1} (gptq) or {middle} (gptq_v2)",
+                remedy="set sym to false in the configuration to use the stored zero points",
+            )
+    return next(offset for offset in rows if offset in possible)
+
+
+def _check_dtype(place: TensorPlace, wanted: tuple[str, ...]) -> None:
+    if place.dtype not in wanted:
+        remedy = None
+        if wanted == ("int32",):
+            remedy = "GPTQ packs codes into int32 words; one value per byte, or other words, is another format"
+        raise CheckpointError(
+            f"tensor {shown(place.tensor)} has the wrong dtype",
+            got=f"{place.dtype} {list(place.shape)}",
+            wanted=" or ".join(wanted),
+            remedy=remedy,
+        )
+
+
+def _check_shape(place: TensorPlace, wanted: tuple[int, ...], why: str) -> None:
+    if place.shape != wanted:
+        raise CheckpointError(
+            f"tensor {shown(place.tensor)} has the wrong shape",
+            got=str(list(place.shape)),
+            wanted=f"{list(wanted)}, since {why}",
+        )
