@@ -1,0 +1,45 @@
+"""Stored tensors to the canonical form, one file per family of exporters, and rounding of real weights to a format.
+
+Called by `Linear`, the command line and users who convert a checkpoint layer by layer.
+Assumes entries of humming_format.checkpoint; one layer is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from humming_format.checkpoint.entry import Checkpoint, LayerEntry
+from humming_format.checkpoint.layout import GgufBlock, GptqLayout
+
+from humming_torch.convert.canonical import CanonicalWeight
+from humming_torch.convert.gguf import read_gguf
+from humming_torch.convert.gptq import read_gptq
+from humming_torch.convert.quantize import quantize
+from humming_torch.errors import ConversionError
+
+__all__ = ["CanonicalWeight", "quantize", "read_layer", "read_layers"]
+
+
+def read_layer(entry: LayerEntry, device: torch.device | str = "cpu") -> CanonicalWeight:
+    """Read and convert one layer; exact, or a ConversionError that says what cannot be kept."""
+    if entry.weight is None or entry.layout is None:
+        raise ConversionError(
+            f"layer {entry.name} is not quantized in a way that is described",
+            got=entry.method,
+            wanted="a GPTQ layer, or GGUF Q4_0, Q4_1 or Q8_0",
+            hint="humming-format inspect shows what a checkpoint holds.",
+        )
+    if isinstance(entry.layout, GptqLayout):
+        return read_gptq(entry, entry.layout, entry.weight, device)
+    if isinstance(entry.layout, GgufBlock):
+        return read_gguf(entry, entry.layout, entry.weight, device)
+    raise ConversionError(f"layer {entry.name}: no reader for its layout", got=type(entry.layout).__name__)
+
+
+def read_layers(
+    checkpoint: Checkpoint, device: torch.device | str = "cpu"
+) -> Iterator[tuple[LayerEntry, CanonicalWeight]]:
+    """Every quantized layer of a checkpoint, read when it is asked for."""
+    for entry in checkpoint.quantized:
+        yield entry, read_layer(entry, device)
