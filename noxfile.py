@@ -7,6 +7,7 @@ Assumes uv on the path; sessions with `venv_backend=WORKSPACE` run in the worksp
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ CUDA = {
 ROOT = Path(__file__).resolve().parent
 LIGHT = ("humming-format", "humming-compile", "humming-kernels")
 PACKAGES = (*LIGHT, "humming-torch")
+EXTRAS = {"humming-format": "gguf", "humming-compile": "cu13"}  # what the tests of a light package use
 TEST_FOLDERS = {name: f"packages/{name}/tests" for name in PACKAGES} | {
     "integration": "tests/integration",
     "emulator": "tests/emulator",
@@ -32,6 +34,7 @@ TEST_TOOLS = ("hypothesis", "numpy", "packaging", "pytest", "pytest-timeout", "p
 WORKSPACE = "none"  # no environment of nox's own: `uv run` brings the workspace's
 
 nox.options.default_venv_backend = "uv"
+nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["lint", "types", "architecture", "tests"]
 nox.needs_version = ">=2025.2.9"
 
@@ -93,7 +96,7 @@ def pythons(session: nox.Session) -> None:
 @nox.session(python=LOWEST_PYTHON)
 def lowest(session: nox.Session) -> None:
     """The light packages on the lowest Python with the lowest direct dependencies that they declare."""
-    install_light(session, "--resolution", "lowest-direct")
+    install_light(session, "--resolution", "lowest-direct", *declared_dependencies(LIGHT))
     session.run("pytest", *light_test_folders(), *session.posargs)
 
 
@@ -102,36 +105,30 @@ def lowest(session: nox.Session) -> None:
 def nvrtc(session: nox.Session, cuda: str) -> None:
     """Compile every supported unit for every target with one version of NVRTC."""
     constraints = pins(session, without=tuple(re.split("==", pin)[0] for pin in CUDA[cuda]))
-    session.install("-c", constraints, *TEST_TOOLS, *CUDA[cuda], *(f"./packages/{name}" for name in LIGHT))
-    session.run("humming-compile", "doctor", env={"HUMMING_COMPILE_CACHE_DIR": session.create_tmp()})
-    session.run("pytest", "packages/humming-kernels/tests", "-m", "nvrtc", *session.posargs)
+    built = build_wheels(session, LIGHT)
+    install(session, "-c", constraints, *TEST_TOOLS, *CUDA[cuda], *map(str, built.values()))
+    session.run("humming-compile", "doctor", env=own_cache(session))
+    session.run("pytest", "packages/humming-kernels/tests", "-m", "nvrtc", *session.posargs, env=own_cache(session))
 
 
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build the four wheels, install them by file into an empty environment, use them; then two of them alone."""
-    folder = Path(session.create_tmp()).resolve()
-    shutil.rmtree(folder / "dist", ignore_errors=True)
-    for name in PACKAGES:
-        session.run("uv", "build", "--quiet", "--package", name, "--out-dir", str(folder / "dist"), external=True)
-    built = {name: next((folder / "dist").glob(f"{name.replace('-', '_')}-*.whl")) for name in PACKAGES}
-    environment = {"HUMMING_COMPILE_CACHE_DIR": str(folder / "cache")}
-    constraints = pins(session)
-
-    session.install("-c", constraints, *(str(path) for path in built.values()))
-    session.chdir(folder)  # nothing of the source tree is importable from here
+    built = build_wheels(session, PACKAGES)
+    install(session, "-c", pins(session), *map(str, built.values()))
+    session.chdir(session.create_tmp())  # nothing of the source tree is importable from here
     for name in PACKAGES:
         session.run("python", "-c", f"import {name.replace('-', '_')} as package; print(package.__file__)")
     session.run("humming-format", "--help", silent=True)
     session.run("humming", "--help", silent=True)
-    session.run("humming-compile", "doctor", env=environment)
+    session.run("humming-compile", "doctor", env=own_cache(session))
 
-    alone = empty_environment(session, folder / "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
+    alone = empty_environment(session, "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
     session.run(str(alone / "humming-format"), "--help", external=True, silent=True)
 
     with_nvrtc = f"humming-compile[cu13] @ {built['humming-compile'].as_uri()}"
-    alone = empty_environment(session, folder / "compile-alone", with_nvrtc)
-    session.run(str(alone / "humming-compile"), "doctor", external=True, env=environment)
+    alone = empty_environment(session, "compile-alone", with_nvrtc)
+    session.run(str(alone / "humming-compile"), "doctor", external=True, env=own_cache(session))
 
 
 @nox.session(venv_backend=WORKSPACE)
@@ -194,21 +191,52 @@ def status(session: nox.Session) -> None:
     workspace_run(session, "python", "-c", "import torch; print('torch', torch.__version__, torch.cuda.is_available())")
 
 
-def empty_environment(session: nox.Session, folder: Path, requirement: str) -> Path:
-    """A new environment that holds one requirement and what it needs; returns its folder of commands."""
-    python = str(Path(session.virtualenv.location).resolve() / "bin" / "python")
-    session.run("uv", "venv", "--quiet", "--clear", "--python", python, str(folder), external=True)
-    into = ("--python", str(folder / "bin" / "python"))
-    pinned = ("-c", pins(session))
-    session.run("uv", "pip", "install", "--quiet", *into, *pinned, requirement, external=True)
-    return folder / "bin"
+def build_wheels(session: nox.Session, names: tuple[str, ...]) -> dict[str, Path]:
+    """Build each package's source distribution and, from that, its wheel; returns the wheels by name."""
+    folder = Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in names:
+        session.run("uv", "build", "--quiet", "--package", name, "--out-dir", str(folder), external=True)
+    return {name: next(folder.glob(f"{name.replace('-', '_')}-*.whl")) for name in names}
+
+
+def install(session: nox.Session, *arguments: str) -> None:
+    """Install from a folder outside the workspace: inside it, uv would apply the workspace's pins and sources."""
+    with session.chdir(tempfile.gettempdir()):
+        session.install(*arguments)
 
 
 def install_light(session: nox.Session, *options: str) -> None:
     """Test tools first, with the root's versions; then the light packages under the given resolution."""
-    session.install("-c", pins(session), *TEST_TOOLS)
-    extras = {"humming-format": "[gguf]", "humming-compile": "[cu13]"}
-    session.install(*options, *(f"./packages/{name}{extras.get(name, '')}" for name in LIGHT))
+    install(session, "-c", pins(session), *TEST_TOOLS)
+    built = build_wheels(session, LIGHT)
+    extras = {name: f"[{EXTRAS[name]}]" if name in EXTRAS else "" for name in LIGHT}
+    install(session, *options, *(f"{name}{extras[name]} @ {built[name].as_uri()}" for name in LIGHT))
+
+
+def declared_dependencies(names: tuple[str, ...]) -> list[str]:
+    """What the packages declare, but for each other: as direct requirements, so that uv takes the lowest of each."""
+    needs = []
+    for name in names:
+        needs += project(name)["dependencies"]
+        needs += project(name).get("optional-dependencies", {}).get(EXTRAS.get(name, ""), [])
+    return [need for need in needs if not need.startswith(PACKAGES)]
+
+
+def empty_environment(session: nox.Session, name: str, requirement: str) -> Path:
+    """A new environment that holds one requirement and what it needs; returns its folder of commands."""
+    folder = Path(session.create_tmp()).resolve() / name
+    python = str(Path(session.virtualenv.location).resolve() / "bin" / "python")
+    session.run("uv", "venv", "--quiet", "--clear", "--python", python, str(folder), external=True)
+    into = ("--python", str(folder / "bin" / "python"))
+    with session.chdir(tempfile.gettempdir()):
+        session.run("uv", "pip", "install", "--quiet", *into, "-c", pins(session), requirement, external=True)
+    return folder / "bin"
+
+
+def own_cache(session: nox.Session) -> dict[str, str]:
+    """The environment under which kernels are compiled anew, away from the user's cache."""
+    return {"HUMMING_COMPILE_CACHE_DIR": str(Path(session.create_tmp()).resolve() / "cache")}
 
 
 def light_test_folders() -> list[str]:
