@@ -1,0 +1,130 @@
+"""How a composed kernel is launched: threads, shared memory, grid, workspace and the packed argument block.
+Called by humming_torch, which holds the pointers and the stream; everything here is plain data.
+Assumes the struct of base/arguments.cuh and the sizes of base/shape.cuh; static assertions of each unit compare them."""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from .config import LayerConfig, ScalePlace, TuningConfig
+from .packed_layout import ATOM_ROWS, BRICK_K, BRICK_ROWS
+
+ARGUMENT_FIELDS: tuple[tuple[str, str], ...] = (
+    ("activation", "Q"),
+    ("weight", "Q"),
+    ("weight_scale", "Q"),
+    ("zero_point", "Q"),
+    ("bias", "Q"),
+    ("output", "Q"),
+    ("workspace", "Q"),
+    ("counters", "Q"),
+    ("activation_stride", "q"),
+    ("output_stride", "q"),
+    ("m", "i"),
+    ("n", "i"),
+    ("k", "i"),
+    ("units_per_tile", "i"),
+    ("units_per_block", "i"),
+    ("reserved", "i"),
+)
+"""Name and struct code of every field of DenseArguments, in order."""
+
+ARGUMENTS = struct.Struct("<" + "".join(code for _, code in ARGUMENT_FIELDS))
+"""The packed parameter block; 8-byte fields come first, so there is no padding."""
+
+ARGUMENT_OFFSETS: dict[str, int] = {
+    name: struct.calcsize("<" + "".join(code for _, code in ARGUMENT_FIELDS[:index]))
+    for index, (name, _) in enumerate(ARGUMENT_FIELDS)
+}
+"""Byte offset of every field, for patching a prepared block in place."""
+
+
+def pack_arguments(**values: int) -> bytes:
+    """The argument block with these fields; fields that are not named are zero."""
+    unknown = values.keys() - ARGUMENT_OFFSETS.keys()
+    if unknown:
+        raise TypeError(f"unknown kernel arguments: {sorted(unknown)}")
+    return ARGUMENTS.pack(*(values.get(name, 0) for name, _ in ARGUMENT_FIELDS))
+
+
+@attrs.frozen(kw_only=True)
+class LaunchShape:
+    """One launch of a kernel for a number of tokens. Bytes are what must be allocated, counters zeroed once."""
+
+    grid: int
+    units_per_tile: int
+    units_per_block: int
+    workspace_bytes: int
+    counter_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class LaunchRecipe:
+    """What every launch of one kernel has in common, and the grid as a function of the problem."""
+
+    tuning: TuningConfig
+    threads: int
+    shared_bytes: int
+
+    def plan(self, m: int, n: int, k: int, multiprocessors: int) -> LaunchShape:
+        """The launch for m > 0 tokens of an [n, k] weight on a device with that many multiprocessors."""
+        tuning = self.tuning
+        stages = -(-k // tuning.stage_k)
+        tiles = -(-n // tuning.block_n) * -(-m // tuning.block_m)
+        if tuning.split_k:
+            # Evenly: every tile has split_k blocks, the last of which may find less work.
+            split = min(tuning.split_k, max(1, stages // tuning.warps_k))
+            units_per_block = -(-stages // split)
+            units_per_tile = units_per_block * split
+        else:
+            blocks = multiprocessors * tuning.blocks_per_multiprocessor
+            units_per_tile = _round_up(stages, tuning.warps_k)
+            even = _round_up(-(-tiles * units_per_tile // blocks), tuning.warps_k)
+            units_per_block = min(even, units_per_tile * tiles)
+        grid = -(-tiles * units_per_tile // units_per_block)
+        is_split = units_per_block % units_per_tile != 0
+        return LaunchShape(
+            grid=grid,
+            units_per_tile=units_per_tile,
+            units_per_block=units_per_block,
+            workspace_bytes=2 * grid * tuning.block_n * tuning.block_m * 4 if is_split else 0,
+            counter_bytes=tiles * 4 if is_split else 0,
+        )
+
+
+def recipe(layer: LayerConfig, tuning: TuningConfig) -> LaunchRecipe:
+    """The launch recipe of a layer's kernel with this tuning."""
+    return LaunchRecipe(tuning=tuning, threads=tuning.threads, shared_bytes=shared_bytes(layer, tuning))
+
+
+def stage_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
+    """Shared memory of one pipeline stage of one group of warps, as base/shape.cuh computes it."""
+    bits = layer.weight.number.bits
+    weights = tuning.block_n // ATOM_ROWS * (tuning.stage_k // BRICK_K) * 128 * bits
+    activations = tuning.block_m * tuning.stage_k * 2
+    lines = -(-tuning.block_n // BRICK_ROWS) * stage_groups(layer, tuning)
+    scales = 2 * BRICK_ROWS * lines if tuning.scale_place is not ScalePlace.EPILOGUE else 0
+    zero_bytes = {"integer": 1, "minimum": 2}.get(layer.weight.zero_point.kind.value, 0)
+    return _round_up(weights + activations + scales + zero_bytes * BRICK_ROWS * lines, 128)
+
+
+def stage_groups(layer: LayerConfig, tuning: TuningConfig) -> int:
+    """Scale groups that one stage touches."""
+    return 1 if layer.group_k is None else max(1, tuning.stage_k // layer.group_k)
+
+
+def shared_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
+    """Dynamic shared memory of a block: the rings of all groups of warps, or the slices of the final sum."""
+    rings = tuning.warps_k * tuning.stages * stage_bytes(layer, tuning)
+    tiles = tuning.block_m // 8 // tuning.warps_m
+    per_tile = tuning.warps_k * tuning.warps_m * 8 * (tuning.block_n + 4) * 4
+    slice_tiles = next(
+        (count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1
+    )
+    return max(rings, slice_tiles * per_tile)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
