@@ -124,7 +124,9 @@ def wheels(session: nox.Session) -> None:
     session.run("humming-compile", "doctor", env=own_cache(session))
 
     alone = empty_environment(session, "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
-    session.run(str(alone / "humming-format"), "--help", external=True, silent=True)
+    checkpoint = Path(session.create_tmp()).resolve() / "checkpoint"
+    session.run("python", str(ROOT / "tests" / "support" / "tiny_gptq.py"), str(checkpoint))
+    session.run(str(alone / "humming-format"), "inspect", str(checkpoint), external=True)
 
     with_nvrtc = f"humming-compile[cu13] @ {built['humming-compile'].as_uri()}"
     alone = empty_environment(session, "compile-alone", with_nvrtc)

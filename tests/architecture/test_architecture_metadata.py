@@ -79,6 +79,11 @@ def test_a_missing_file_is_named(tree: Path, name: str) -> None:
     assert len(problems) == 1 and f"{FORMAT}/{name} is missing" in problems[0]
 
 
+def test_a_second_package_tests_is_named(tree: Path) -> None:
+    (tree / FORMAT / "tests/__init__.py").touch()
+    assert ["second package `tests`" in problem for problem in file_problems(tree)] == [True]
+
+
 def test_a_licence_that_differs_is_named(tree: Path) -> None:
     (tree / FORMAT / "LICENSE").write_text("all rights reserved\n", encoding="utf-8")
     assert ["LICENSE differs" in problem for problem in file_problems(tree)] == [True]

@@ -45,6 +45,11 @@ def file_problems(root: Path, packages: tuple[Package, ...] = PACKAGES) -> list[
             name = pattern.format(import_name=package.import_name)
             if not (package.folder(root) / name).exists():
                 problems.append(f"packages/{package.distribution}/{name} is missing; every package has one")
+        if (package.folder(root) / "tests" / "__init__.py").exists():
+            problems.append(
+                f"packages/{package.distribution}/tests/__init__.py makes a second package `tests`; "
+                "drop it, and put shared makers in tests/support"
+            )
         licence = package.folder(root) / "LICENSE"
         if not licence.is_file() or licence.read_bytes() != (root / "LICENSE").read_bytes():
             problems.append(f"packages/{package.distribution}/LICENSE differs from LICENSE; copy it, wheels carry it")
