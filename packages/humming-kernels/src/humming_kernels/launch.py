@@ -1,6 +1,6 @@
 """How a composed kernel is launched: threads, shared memory, grid, workspace and the packed argument block.
 Called by humming_torch, which holds the pointers and the stream; everything here is plain data.
-Assumes the struct of base/arguments.cuh and the sizes of base/shape.cuh; static assertions of each unit compare them."""
+Assumes the struct of base/arguments.cuh and the sizes of base/shape.cuh, which static assertions of a unit compare."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ def shared_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
     rings = tuning.warps_k * tuning.stages * stage_bytes(layer, tuning)
     tiles = tuning.block_m // 8 // tuning.warps_m
     per_tile = tuning.warps_k * tuning.warps_m * 8 * (tuning.block_n + 4) * 4
-    slice_tiles = next(
-        (count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1
-    )
+    slice_tiles = next((count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1)
     return max(rings, slice_tiles * per_tile)
 
 

@@ -11,7 +11,7 @@ from .arch import Arch
 from .components import DECODERS
 from .config import ComputeConfig, LayerConfig, ScalePlace, TuningConfig
 from .errors import UnsupportedConfigError
-from .launch import shared_bytes
+from .launch import shared_bytes, stage_groups
 from .packed_layout import BRICK_ROWS
 
 ACTIVATIONS = ("f16", "bf16")
@@ -148,7 +148,7 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         if getattr(tuning, name) < 1:
             reasons.append(f"{name} must be positive; got {getattr(tuning, name)}")
     if tuning.stages < 2:
-        reasons.append(f"a pipeline has a stage in use and one in flight; got stages = {tuning.stages}, wanted 2 or more")
+        reasons.append(f"a pipeline has a stage in use and one in flight, so 2 stages or more; got {tuning.stages}")
     if tuning.split_k < 0:
         reasons.append(f"split_k must be 0 (Stream-K) or the number of blocks of a tile; got {tuning.split_k}")
     if reasons:
@@ -185,7 +185,7 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
             f"shared memory of a block on {arch.name} is {arch.shared_memory} bytes; this tuning needs {shared}, lower "
             "stages, block_m, block_n or warps_k"
         )
-    registers = estimated_registers(tuning)
+    registers = estimated_registers(layer, tuning)
     threads = tuning.threads * tuning.blocks_per_multiprocessor
     limit = min(REGISTERS_PER_THREAD, REGISTERS_PER_MULTIPROCESSOR // threads)
     if registers > limit:
@@ -196,13 +196,17 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
     return tuple(reasons)
 
 
-def estimated_registers(tuning: TuningConfig) -> int:
-    """Registers that a thread needs at least: sums, tokens, codes, group values and what addressing takes."""
+def estimated_registers(layer: LayerConfig, tuning: TuningConfig) -> int:
+    """Registers that a thread needs: sums, tokens, codes, group values, and what ptxas was seen to add for addresses,
+    for several groups in a stage and for codes whose sign is moved."""
     atoms = tuning.block_n // 16 // tuning.warps_n
     tiles = tuning.block_m // 8 // tuning.warps_m
     sums = 4 * atoms * tiles * (2 if tuning.scale_place is ScalePlace.ACCUMULATOR else 1)
     group_values = {ScalePlace.EPILOGUE: 0, ScalePlace.ACCUMULATOR: 2, ScalePlace.OPERAND: 4}[tuning.scale_place]
-    return sums + 4 * tiles + 4 * atoms + group_values * atoms + 36
+    registers = sums + 4 * tiles + 4 * atoms + group_values * atoms + 56
+    if sums >= 64:
+        registers += 16 * (stage_groups(layer, tuning) > 1) + 16 * layer.weight.number.signed
+    return registers
 
 
 __all__ = [
