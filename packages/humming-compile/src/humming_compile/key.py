@@ -15,14 +15,17 @@ from humming_compile.toolkit import Toolkit
 # Raise this number when DEFAULT_OPTIONS, the order below or the meaning of the compiled bytes changes.
 KEY_SCHEMA = 1
 
-DEFAULT_OPTIONS = ("-std=c++20", "-default-device")
+# `--no-cache`: the store of this package is the cache; NVRTC is not to keep a second one in the home folder.
+DEFAULT_OPTIONS = ("-std=c++20", "-default-device", "--no-cache")
 
 
 def compiler_options(request: CompileRequest) -> tuple[str, ...]:
-    """All NVRTC options of a request, sorted, but for include folders."""
+    """All NVRTC options of a request, sorted, but for include folders. A request's own -std replaces the default."""
     kind = "compute" if request.output == "ptx" else "sm"
     architecture = f"--gpu-architecture={kind}_{request.target.removeprefix('sm_')}"
-    return tuple(sorted({*DEFAULT_OPTIONS, *request.options, architecture}))
+    own_standard = any(option.startswith(("-std=", "--std=")) for option in request.options)
+    defaults = (option for option in DEFAULT_OPTIONS if not (own_standard and option.startswith("-std=")))
+    return tuple(sorted({*defaults, *request.options, architecture}))
 
 
 def compile_key(request: CompileRequest, toolkit: Toolkit, reached: Reached | None = None) -> str:

@@ -57,8 +57,10 @@ class Nvrtc:
             # cuda-bindings looks first for a library that is loaded already, so this fixes which one is used.
             ctypes.CDLL(os.fspath(library), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
             from cuda.bindings import nvrtc  # type: ignore[import-untyped, import-not-found, unused-ignore]
-        except (ImportError, OSError) as error:
+        except OSError as error:
             raise NvrtcError(f"cannot load NVRTC from {os.fspath(library)}: {error}") from error
+        except ImportError as error:
+            raise NvrtcError(f"cannot import cuda-bindings ({error}): pip install cuda-bindings") from error
         self._nvrtc: Any = nvrtc
         result, major, minor = nvrtc.nvrtcVersion()
         _check(result, "nvrtcVersion")

@@ -154,8 +154,8 @@ class Pool:
         self._starting = 0
         self._closed = False
 
-    def run(self, message: Message, name: str, target: str) -> Message:
-        """Sends a request to a free worker and returns its answer.
+    def run(self, message: Message | None, name: str, target: str) -> Message:
+        """Sends a request to a free worker and returns its answer; without a request, what the worker said of itself.
 
         Waits for a free worker without limit (each of them is limited), then at most the time-out. Raises
         WorkerCrashError, WorkerTimeoutError, ToolkitError (the worker cannot load NVRTC) or ServiceClosedError.
@@ -165,9 +165,12 @@ class Pool:
         kept = False
         try:
             if worker.hello is None:
-                self._greet(worker, deadline)
-            worker.send(message, deadline)
-            answer = worker.receive(deadline)
+                worker.hello = self._greet(worker, deadline)
+            if message is None:
+                answer = Message(head=worker.hello)
+            else:
+                worker.send(message, deadline)
+                answer = worker.receive(deadline)
             kept = True
             return answer
         except _TooLateError as error:
@@ -185,7 +188,7 @@ class Pool:
                 worker.process.kill()
             worker.process.wait()
             log = worker.log_tail()
-            code = worker.reap()
+            code = worker.stop()
             raise WorkerCrashError(
                 f"the worker that compiled {name!r} for {target} ended ({_told(code)}); the next request gets a new one"
                 + (f": {error}" if isinstance(error, ProtocolError) else "")
@@ -222,12 +225,12 @@ class Pool:
         with self._changed:
             self._workers.clear()
 
-    def _greet(self, worker: Worker, deadline: float) -> None:
+    def _greet(self, worker: Worker, deadline: float) -> dict[str, Any]:
         hello = worker.receive(deadline).head
         if hello.get("kind") != "hello":
             raise ToolkitError(str(hello.get("message", "the worker did not say what compiler it has")))
         self._check_hello(hello)
-        worker.hello = hello
+        return hello
 
     def _take(self) -> Worker:
         with self._changed:

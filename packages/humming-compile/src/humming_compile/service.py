@@ -19,7 +19,13 @@ from typing import Any
 
 import attrs
 
-from humming_compile.errors import CompileError, MissingHeaderError, ToolkitError, UnknownTargetError
+from humming_compile.errors import (
+    CompileError,
+    HummingCompileError,
+    MissingHeaderError,
+    ToolkitError,
+    UnknownTargetError,
+)
 from humming_compile.headers import Reached, reached_headers
 from humming_compile.key import compile_key, compiler_options
 from humming_compile.pool import Pool, worker_command
@@ -140,6 +146,13 @@ class CompileService:
                 raise
         return [results[index] for index in range(len(wanted))]
 
+    def compile_fresh(self, request: CompileRequest) -> Artifact:
+        """Compiles a request and neither looks for nor keeps the result: for measurements and for `doctor`."""
+        started = time.perf_counter()
+        reached = reached_headers(request.unit_text, request.headers)
+        entry = self._compile(request, reached, compile_key(request, self.toolkit, reached))
+        return _artifact(entry, "compiled", started)
+
     def close(self) -> None:
         """Ends the worker processes. What is in memory and on disk is still served."""
         with self._lock:
@@ -206,8 +219,13 @@ class CompileService:
             name=request.name,
         )
 
-    def _failure(self, request: CompileRequest, reached: Reached, message: str, log: str) -> CompileError:
+    def _failure(self, request: CompileRequest, reached: Reached, message: str, log: str) -> HummingCompileError:
         toolkit = self.toolkit
+        if "libnvrtc-builtins" in log:
+            return ToolkitError(
+                f"NVRTC at {toolkit.library} misses its builtins library: reinstall it ({INSTALL_HINT})",
+                package="nvidia-cuda-nvrtc",
+            )
         fields = {"name": request.name, "target": request.target, "log": log}
         if "--gpu-architecture" in log or "--nv_arch" in log:
             known = self._known_targets
@@ -254,7 +272,7 @@ class CompileService:
     def known_targets(self) -> tuple[str, ...]:
         """Targets that the NVRTC at hand knows, without their 'a' and 'f' forms. Starts a worker if none has run."""
         if not hasattr(self, "_known_targets"):
-            self.pool.run(Message(head={"kind": "ping"}), "ping", "no target")
+            self.pool.run(None, "nothing", "no target")
         return self._known_targets
 
     def _keep(self, request: CompileRequest, reached: Reached) -> str:

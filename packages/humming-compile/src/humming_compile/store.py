@@ -34,7 +34,7 @@ ENTRY_SCHEMA = 1
 _log = logging.getLogger("humming_compile")
 _ENTRY = re.compile(r"[0-9a-f]{64}\.entry\Z")
 _LEFTOVER = re.compile(r"[0-9a-f]{64}\.(lock|[0-9]+\.[0-9a-f]+\.tmp)\Z")
-_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
 
 
 @attrs.frozen(kw_only=True)
@@ -210,7 +210,7 @@ class Store:
 
     def _not_writable(self, error: OSError) -> StoreError:
         return StoreError(
-            f"the cache folder {self.folder} cannot be written ({error.strerror}) and does not hold this kernel: "
+            f"the cache folder {self.folder} cannot be written ({error.strerror}) and what is asked for is not in it: "
             f"set {CACHE_DIR} to a folder that can be written",
             folder=str(self.folder),
         )
