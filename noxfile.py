@@ -25,12 +25,12 @@ CUDA = {
 ROOT = Path(__file__).resolve().parent
 LIGHT = ("humming-format", "humming-compile", "humming-kernels")
 PACKAGES = (*LIGHT, "humming-torch")
-EXTRAS = {"humming-format": "gguf", "humming-compile": "cu13"}  # what the tests of a light package use
+EXTRAS = {"humming-compile": "cu13"}  # what the tests of a light package use
 TEST_FOLDERS = {name: f"packages/{name}/tests" for name in PACKAGES} | {
     "integration": "tests/integration",
     "emulator": "tests/emulator",
 }
-TEST_TOOLS = ("hypothesis", "numpy", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "safetensors")
+TEST_TOOLS = ("gguf", "hypothesis", "numpy", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "safetensors")
 WORKSPACE = "none"  # no environment of nox's own: `uv run` brings the workspace's
 
 nox.options.default_venv_backend = "uv"

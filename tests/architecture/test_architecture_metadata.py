@@ -67,7 +67,7 @@ def tree(tmp_path: Path) -> Path:
 def test_the_copied_tree_passes(tree: Path) -> None:
     assert file_problems(tree) == []
     assert bound_problems(tree) == []
-    assert [problem for problem in dependency_problems(tree) if "gguf is imported" not in problem] == []
+    assert dependency_problems(tree) == []
     assert constraint_problems(tree) == []
 
 
@@ -137,7 +137,7 @@ def test_an_unused_dependency_is_named(tree: Path) -> None:
 
 
 def test_an_eager_import_of_an_extra_is_named(tree: Path) -> None:
-    (tree / FORMAT / "src/humming_format/bad.py").write_text("import gguf\n", encoding="utf-8")
+    (tree / TORCH / "src/humming_torch/bad.py").write_text("import gguf\n", encoding="utf-8")
     assert any(
         "gguf is imported" in problem and "not in dependencies" in problem for problem in dependency_problems(tree)
     )

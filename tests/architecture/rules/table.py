@@ -50,7 +50,6 @@ PACKAGES = (
         import_name="humming_format",
         siblings=(),
         third_party=("attrs",),
-        lazy=(Lazy(module="gguf", files=("checkpoint/gguf.py",), at_most=1),),
     ),
     Package(
         distribution="humming-compile",
