@@ -59,11 +59,15 @@ class Number:
     @property
     def largest(self) -> Fraction:
         """The largest finite value."""
-        for code in range((1 << (self.bits - (1 if self.signed else 0))) - 1, -1, -1):
-            value = self.decode(code)
-            if isinstance(value, Fraction):
-                return value
-        raise DescriptorError(f"number {self.name} has no finite value")  # no number of the table comes here
+        if self.kind is NumberKind.FLOAT:
+            top = (1 << (self.bits - 1)) - 1
+            if self.specials is Specials.NAN_ONLY:
+                top -= 1
+            elif self.specials is Specials.IEEE:
+                top -= 1 << self.mantissa_bits  # the top exponent is infinity and NaN
+            return Fraction(self.decode(top))
+        codes = 1 << (self.bits - 1 if self.signed else self.bits)
+        return Fraction(self.decode(codes - (2 if self.specials is Specials.NAN_ONLY else 1)))
 
     def decode(self, code: int) -> Fraction | float:
         """The exact value of a code: a Fraction, or a float for what a Fraction cannot hold (NaN, infinities, -0.0)."""

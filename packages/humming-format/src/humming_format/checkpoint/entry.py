@@ -84,7 +84,9 @@ class LayerEntry:
 
 @attrs.frozen(kw_only=True)
 class Checkpoint:
-    """A checkpoint: its matrices in stored order, and the tensors that are not matrices (`others`).
+    """A checkpoint: its matrices, and the tensors that are not matrices (`others`).
+
+    In stored order for GGUF, in the natural order of names for safetensors.
 
     `notes` are sentences on what had to be assumed, for people to read.
     """

@@ -5,6 +5,7 @@ Assumes safetensors folders in the usual arrangement (shards, index, config.json
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,7 @@ def _read_safetensors(
         )
     found = read_gptq(places, config, checkpoint_format)
     layers, others = _plain_layers(places, found.used)
-    order = {name: position for position, name in enumerate(places)}
-    every = sorted([*found.layers, *layers], key=lambda entry: order[next(iter(entry.tensors.values())).tensor])
+    every = sorted([*found.layers, *layers], key=lambda entry: _natural(entry.name))
     return Checkpoint(
         path=path,
         container="safetensors",
@@ -157,7 +157,7 @@ def _plain_layers(
 ) -> tuple[list[LayerEntry], list[TensorPlace]]:
     """What belongs to no quantized layer: floating-point matrices as layers without a format, and the rest."""
     layers, others = [], []
-    for name, place in places.items():
+    for name, place in sorted(places.items(), key=lambda item: _natural(item[0])):
         if name in used:
             continue
         if len(place.shape) == 2 and 0 not in place.shape and place.dtype in ("float16", "bfloat16", "float32"):
@@ -170,6 +170,12 @@ def _plain_layers(
         else:
             others.append(place)
     return layers, others
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that puts layer 9 before layer 10; safetensors files keep no order of their own."""
+    parts = re.split("([0-9]{1,18})", name)
+    return [(0, int(part), "") if index % 2 else (1, 0, part) for index, part in enumerate(parts)]
 
 
 def _find_config(folder: Path) -> GptqConfig | None:

@@ -1,0 +1,208 @@
+"""Text and document forms: round trips over all formats, and refusal of everything else."""
+
+import json
+
+import pytest
+from humming_format import (
+    NUMBERS,
+    ActivationFormat,
+    DocumentError,
+    FormatError,
+    NumberKind,
+    ScaleFormat,
+    TextError,
+    WeightFormat,
+    ZeroPointFormat,
+    format_activation,
+    format_weight,
+    from_document,
+    number,
+    parse_activation,
+    parse_weight,
+    to_document,
+    weight_from_document,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+SCALE_NUMBERS = [entry for entry in NUMBERS.values() if entry.kind in (NumberKind.FLOAT, NumberKind.EXPONENT)]
+FLOATS = [entry for entry in SCALE_NUMBERS if entry.kind is NumberKind.FLOAT]
+sizes = st.integers(1, 2**31 - 1)
+
+
+@st.composite
+def weight_formats(draw):
+    entry = draw(st.sampled_from([entry for entry in NUMBERS.values() if entry.kind is not NumberKind.EXPONENT]))
+    groups = draw(st.sampled_from(["none", "group", "channel", "tensor", "block"]))
+    scale_number = draw(st.sampled_from(SCALE_NUMBERS))
+    scale = {
+        "none": lambda: None,
+        "group": lambda: ScaleFormat(number=scale_number, group_k=draw(sizes)),
+        "channel": lambda: ScaleFormat(number=scale_number, group_k=None),
+        "tensor": lambda: ScaleFormat(number=scale_number, group_k=None, group_n=None),
+        "block": lambda: ScaleFormat(number=scale_number, group_k=draw(sizes), group_n=draw(sizes)),
+    }[groups]()
+    if entry.kind is not NumberKind.UNSIGNED:
+        return WeightFormat(number=entry, scale=scale)
+    zero = draw(st.sampled_from(["constant"] if scale is None else ["constant", "integer", "minimum"]))
+    if zero == "constant":
+        zero_point = ZeroPointFormat.constant(draw(st.integers(0, (1 << entry.bits) - 1)))
+    elif zero == "integer":
+        zero_point = ZeroPointFormat.integer()
+    else:
+        minimums = FLOATS if scale_number.kind is not NumberKind.FLOAT else [*FLOATS, scale_number]
+        zero_point = ZeroPointFormat.minimum(draw(st.sampled_from(minimums)))
+    return WeightFormat(number=entry, scale=scale, zero_point=zero_point)
+
+
+@given(weight_formats())
+def test_text_round_trip(weight):
+    text = format_weight(weight)
+    assert parse_weight(text) == weight
+    assert format_weight(parse_weight(text)) == text
+
+
+@given(weight_formats())
+def test_document_round_trip_through_json(weight):
+    document = json.loads(json.dumps(to_document(weight)))
+    assert from_document(document) == weight == weight_from_document(document)
+
+
+@given(st.text(alphabet="usebfgctzmx0123456789:,é٣ \n", max_size=24))
+def test_any_text_is_read_or_refused(text):
+    try:
+        weight = parse_weight(text)
+    except TextError:
+        return
+    assert parse_weight(format_weight(weight)) == weight
+
+
+@pytest.mark.parametrize(
+    ("text", "shortest"),
+    [
+        ("u4g128", "u4g128"),
+        ("u4g128z", "u4g128z"),
+        ("u4g32m:f16", "u4g32m"),
+        ("e2m1g32:bf16", "e2m1g32:bf16"),
+        ("u8c:f32", "u8c:f32"),
+        ("e0m3g128:bf16", "e0m3g128:bf16"),
+        ("u4g128z8", "u4g128"),
+        ("u4g128z0", "u4g128z0"),
+        ("e4m3b128x128:f32", "e4m3b128x128:f32"),
+        ("e4m3b1x128:f32", "e4m3g128:f32"),
+        ("e4m3t:f32", "e4m3t:f32"),
+        ("u4g32m:bf16,bf16", "u4g32m:bf16"),
+        ("u4g32m:f16,f32", "u4g32m:f16,f32"),
+        ("f16", "f16"),
+        ("u4", "u4"),
+    ],
+)
+def test_spellings(text, shortest):
+    assert format_weight(parse_weight(text)) == shortest
+
+
+def test_what_the_examples_mean():
+    weight = parse_weight("u4g128z:bf16")
+    assert weight.number == number("u4")
+    assert weight.scale == ScaleFormat(number=number("bf16"), group_k=128, group_n=1)
+    assert weight.zero_point == ZeroPointFormat.integer()
+    assert parse_weight("u4c").scale == ScaleFormat(number=number("f16"), group_k=None)
+    assert parse_weight("u4c").zero_point == ZeroPointFormat.constant(8)
+    assert parse_weight("e4m3b64x128").scale == ScaleFormat(number=number("f16"), group_n=64, group_k=128)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "u4g",
+        "u4g0",
+        "u4g-1",
+        "u4g0128",
+        "u9g128",
+        "s1",
+        "u4g128q",
+        "u4z",
+        "u4m",
+        "u4:f16",
+        "e2m1g32z",
+        "s4g32m",
+        "u4g128:u8",
+        "u4g128:f17",
+        "u4g128:f16,f32",
+        "U4g128",
+        " u4g128",
+        "u4g128\n",
+        "u4g128z16",
+        "u4g99999999999",
+        "e8m0",
+        "e9m9g32",
+        "u4b128",
+        "u4b0x128",
+        "u4g32m:e8m0",
+        None,
+        4,
+        "u4g" + "9" * 5000,
+        "u٣g128",
+    ],
+)
+def test_what_is_not_a_format_is_refused(text):
+    with pytest.raises(TextError):
+        parse_weight(text)
+
+
+def test_activations():
+    for text in ("f16", "bf16"):
+        assert format_activation(parse_activation(text)) == text
+        assert from_document(to_document(parse_activation(text))) == ActivationFormat(number=number(text))
+    for text in ("f32", "e4m3", "", None):
+        with pytest.raises(TextError):
+            parse_activation(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 2},
+        {"schema": True},
+        {"schema": None},
+        {"kind": "layer"},
+        {"kind": ["weight"]},
+        {"number": "u99"},
+        {"number": ["u4"]},
+        {"extra": 1},
+        {"scale": "f16"},
+        {"scale": {"number": "f16", "group_k": -1, "group_n": 1}},
+        {"scale": {"number": "f16", "group_k": 128}},
+        {"scale": {"number": "f16", "group_k": 128, "group_n": 1, "more": 0}},
+        {"zero_point": None},
+        {"zero_point": {}},
+        {"zero_point": {"kind": "none"}},
+        {"zero_point": {"kind": "float"}},
+        {"zero_point": {"kind": ["none"]}},
+        {"zero_point": {"kind": "constant"}},
+        {"zero_point": {"kind": "constant", "value": "8"}},
+        {"zero_point": {"kind": "minimum", "number": None}},
+    ],
+)
+def test_wrong_documents_are_refused(change):
+    document = to_document(parse_weight("u4g128"))
+    document.update(change)
+    with pytest.raises(DocumentError):
+        from_document(document)
+
+
+def test_missing_keys_and_wrong_kinds_are_refused():
+    document = to_document(parse_weight("u4g128"))
+    for key in document:
+        with pytest.raises(DocumentError):
+            from_document({name: value for name, value in document.items() if name != key})
+    with pytest.raises(DocumentError, match="wrong kind"):
+        weight_from_document(to_document(parse_activation("f16")))
+    for wrong in (None, [], "u4", 4):
+        with pytest.raises(DocumentError):
+            from_document(wrong)
+        with pytest.raises(DocumentError):
+            to_document(wrong)
+    with pytest.raises(FormatError):
+        from_document({"schema": 1, "kind": "activation", "number": "e4m3"})
