@@ -1,0 +1,12 @@
+"""An emulator of PTX on the CPU that also finds races, missing waits and bad accesses.
+Imported by tests as `emulator`; the README in this folder explains it.
+Assumes numpy; NVRTC only where a test compiles."""
+
+from emulator.api import compile_ptx, program, run
+from emulator.errors import EmulatorError, Fault, ParseError, UnknownInstruction
+from emulator.memory import Memory
+from emulator.report import Report
+
+__all__ = [
+    "EmulatorError", "Fault", "Memory", "ParseError", "Report", "UnknownInstruction", "compile_ptx", "program", "run",
+]  # fmt: skip

@@ -1,0 +1,15 @@
+"""The instruction rooms; importing this package registers every rule.
+Imported by `machine`; each room calls `decode.instruction`.
+Assumes rooms do not depend on each other's order."""
+
+from emulator.instructions import (  # noqa: F401
+    async_copy,
+    convert,
+    float,
+    half,
+    integer,
+    mma,
+    move,
+    sync,
+    warp,
+)

@@ -1,0 +1,285 @@
+"""Shared memory of one block with its shadow: who wrote and read each granule, and when.
+Called by the instruction rooms shared, async_copy, bulk, wgmma; made by `machine`.
+Assumes accesses aligned to their size; a granule is the narrowest shared access of the kernel.
+
+Happens-before is kept by vector clocks, one agent per warp plus one per mbarrier (for the async proxy).
+A write by thread t of warp w at clock k is visible to another warp v once v has joined a clock of w that is >= k
+(a barrier between), and to another lane of w once w's own clock has passed k (bar.warp.sync or a wider barrier).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from emulator.errors import Fault
+
+PENDING = np.int32(1 << 30)  # clock of a write that has not landed
+BASE = 1024  # first usable byte, as on the hardware of today: an address of 0 is always wrong
+
+
+class Clocks:
+    """Vector clocks of the agents of one block (or cluster)."""
+
+    def __init__(self, warps, extra=0):
+        self.warps = warps
+        self.agents = warps + extra
+        self.table = np.zeros((self.agents, self.agents), np.int32)
+        np.fill_diagonal(self.table, 1)
+        self._limit = None
+
+    def grow(self):
+        """Add one agent; returns its index."""
+        old, self.agents = self.table, self.agents + 1
+        self.table = np.zeros((self.agents, self.agents), np.int32)
+        self.table[:-1, :-1] = old
+        self.table[-1, -1] = 1
+        self._limit = None
+        return self.agents - 1
+
+    def limit(self):
+        """[warp, agent]: newest clock of the agent that the warp may rely on (lanes of one warp among each other too)."""
+        if self._limit is None:
+            self._limit = self.table.copy()
+            self._limit[np.arange(self.agents), np.arange(self.agents)] -= 1
+        return self._limit
+
+    def snapshot(self, warp_list):
+        return self.table[warp_list].max(axis=0)
+
+    def _fit(self, clock):
+        if len(clock) < self.agents:
+            clock = np.concatenate([clock, np.zeros(self.agents - len(clock), np.int32)])
+        return clock
+
+    def acquire(self, warp_list, clock):
+        self.table[warp_list] = np.maximum(self.table[warp_list], self._fit(clock))
+        self._limit = None
+
+    def join(self, a, b):
+        if a is None:
+            return b.copy()
+        return np.maximum(self._fit(a), self._fit(b))
+
+    def tick(self, warp_list):
+        self.table[warp_list, warp_list] += 1
+        self._limit = None
+
+
+class SharedMemory:
+    def __init__(self, size, granule, clocks, name="shared"):
+        self.size = size  # bytes from BASE on
+        self.end = BASE + size
+        self.name = name
+        self.granule = granule
+        self.shift = granule.bit_length() - 1
+        padded = -(-self.end // 128) * 128
+        self.data = np.zeros(padded, np.uint8)
+        self.views = {n: self.data.view(f"u{n}") for n in (1, 2, 4, 8)}
+        count = padded // granule
+        self.clocks = clocks
+        self.write_clock = np.zeros(count, np.int32)  # 0: never written
+        self.write_thread = np.full(count, -1, np.int32)  # thread; -1 - agent for an async agent
+        self.read_clock = np.zeros((count, clocks.warps), np.int32)
+        self.read_lane = np.full((count, clocks.warps), -1, np.int8)  # -2: several lanes, -3: an ldmatrix
+        self.pending_note = {}  # granule -> instruction whose copy has not landed
+        self.proxy_generic = np.zeros(count, bool)  # written by ordinary stores, no proxy fence since
+        self.offsets = {n: np.arange(max(n // granule, 1)) for n in (1, 2, 4, 8, 16, 32, 64, 128)}
+        self.check_races = True
+        self.version = 0
+
+    # -- addresses ---------------------------------------------------------------------------------
+
+    def check_range(self, addresses, size, threads, verb):
+        """addresses: int64 of the active threads, shared-space bytes."""
+        if size > 1:
+            wrong = (addresses & (size - 1)) != 0
+            if wrong.any():
+                raise Fault(
+                    "misaligned",
+                    f"shared {verb} of {size} bytes at an address that is not a multiple of {size}",
+                    threads[wrong],
+                    addresses[wrong],
+                )
+        outside = (addresses < BASE) | (addresses + size > self.end)
+        if outside.any():
+            first = int(addresses[outside][0])
+            raise Fault(
+                "out of bounds",
+                f"shared {verb} of {size} bytes at {first:#x}: the block has {self.size} bytes, "
+                f"{BASE:#x} to {self.end:#x}" + (f"; {first + size - self.end} past the end" if first >= BASE else ""),
+                threads[outside],
+                addresses[outside],
+            )
+
+    def granules(self, addresses, size):
+        """[n, size / granule] indices."""
+        index = addresses >> self.shift
+        if size <= self.granule:
+            return index[:, None]
+        return index[:, None] + np.arange(size >> self.shift)
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def gather(self, addresses, size):
+        unit = min(size, 8)
+        index = addresses // unit
+        if size > 8:
+            index = index[:, None] + np.arange(size // 8)
+        return self.views[unit][index].reshape(len(addresses), -1).view(np.uint8).reshape(len(addresses), size)
+
+    def scatter(self, addresses, data):
+        size = data.shape[1]
+        unit = min(size, 8)
+        index = addresses // unit
+        values = np.ascontiguousarray(data).view(f"u{unit}")
+        if size > 8:
+            index = index[:, None] + np.arange(size // 8)
+        else:
+            values = values[:, 0]
+        self.views[unit][index] = values
+        self.version += 1
+
+    # -- shadow ------------------------------------------------------------------------------------
+
+    def _visible(self, granules, threads, own_thread_counts=True):
+        """True where the last write may be relied on by the thread."""
+        clock = self.write_clock[granules]
+        writer = self.write_thread[granules]
+        agent = np.where(writer >= 0, writer >> 5, -1 - writer)
+        warp = (threads >> 5)[:, None]
+        visible = clock <= self.clocks.limit()[warp, agent]
+        if own_thread_counts:
+            visible |= (writer == threads[:, None]) & (clock < PENDING)
+        return visible, clock
+
+    def on_read(self, addresses, size, threads, verb="load", collective=False):
+        """Check and note reads. `collective`: rows of ldmatrix, whose bytes go to other lanes than the addressing one."""
+        granules = self.granules(addresses, size)
+        visible, clock = self._visible(granules, threads, not collective)
+        never = clock == 0
+        if never.any():
+            row, column = np.argwhere(never)[0]
+            raise Fault(
+                "uninitialised shared",
+                f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: "
+                f"byte {int(granules[row, column]) * self.granule:#x} was never written",
+                threads[never.any(axis=1)],
+                addresses[never.any(axis=1)],
+            )
+        if not self.check_races:
+            return
+        if not visible.all():
+            self._race(~visible, granules, clock, threads, addresses, size, verb, "read")
+        warp = (threads >> 5)[:, None]
+        now = self.clocks.table[warp[:, 0], warp[:, 0]][:, None]
+        lane = (threads & 31).astype(np.int8)[:, None]
+        if collective:
+            lane = np.full_like(lane, -3)  # in order with later writes of its own warp
+        old_lane, old_clock = self.read_lane[granules, warp], self.read_clock[granules, warp]
+        lane = np.where((old_clock == now) & (old_lane != lane), np.int8(-2), lane)
+        self.read_clock[granules, warp] = now
+        self.read_lane[granules, warp] = lane
+        if not collective:
+            mixed = self.read_lane[granules, warp] != lane
+            if mixed.any():
+                at = np.nonzero(mixed)
+                self.read_lane[granules[at], np.broadcast_to(warp, granules.shape)[at]] = -2
+
+    def on_write(self, addresses, size, threads, verb="store"):
+        """Check that nothing unordered was there; does not stamp (see stamp)."""
+        granules = self.granules(addresses, size)
+        if not self.check_races:
+            return granules
+        visible, clock = self._visible(granules, threads)
+        if not visible.all():
+            self._race(~visible, granules, clock, threads, addresses, size, verb, "write")
+        warp = threads >> 5
+        reads = self.read_clock[granules]  # [n, g, warps]
+        limit = self.clocks.limit()[warp, : self.clocks.warps][:, None, :]
+        late = reads > limit
+        if late.any():
+            # reads by this very thread are fine, and so are the warp's own ldmatrix
+            lanes = self.read_lane[granules]
+            own = (lanes == (threads & 31)[:, None, None]) | (lanes == -3)
+            own &= np.arange(self.clocks.warps)[None, None, :] == warp[:, None, None]
+            late &= ~own
+            if late.any():
+                self._war(late, granules, threads, addresses, size, verb)
+        return granules
+
+    def stamp(self, granules, threads, clock=None):
+        warp = threads >> 5
+        now = self.clocks.table[warp, warp] if clock is None else np.full(len(threads), clock, np.int32)
+        self.write_clock[granules] = now[:, None]
+        self.write_thread[granules] = threads[:, None]
+
+    def stamp_agent(self, granules, agent, clock):
+        self.write_clock[granules] = clock
+        self.write_thread[granules] = -1 - agent
+
+    def mark_pending(self, granules, note):
+        self.write_clock[granules] = PENDING
+        self.write_thread[granules] = -1
+        for granule in granules.reshape(-1)[:: max(1, granules.shape[-1])].tolist():
+            self.pending_note[granule] = note
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _note(self, granule):
+        while granule >= 0:
+            if granule in self.pending_note:
+                return self.pending_note[granule]
+            granule -= 1
+        return None
+
+    def _race(self, bad, granules, clock, threads, addresses, size, verb, kind):
+        rows = bad.any(axis=1)
+        row = int(np.flatnonzero(rows)[0])
+        column = int(np.flatnonzero(bad[row])[0])
+        granule = int(granules[row, column])
+        place = f"shared {verb} of {size} bytes at {int(addresses[row]):#x}"
+        if clock[row, column] == PENDING:
+            note = self._note(granule)
+            what = f" (PTX line {note.line}: {note.text})" if note is not None else ""
+            raise Fault(
+                "missing wait",
+                f"{place}: an asynchronous copy into byte {granule * self.granule:#x} has not completed, "
+                f"or nothing has waited for it{what}; wait for its group or mbarrier first",
+                threads[rows],
+                addresses[rows],
+            )
+        writer = int(self.write_thread[granule])
+        thread = int(threads[row])
+        if writer < 0:
+            raise Fault(
+                "missing wait",
+                f"{place}: byte {granule * self.granule:#x} was written by the async proxy and this warp has not "
+                "waited on the mbarrier that completes that copy",
+                threads[rows],
+                addresses[rows],
+            )
+        if writer >> 5 == thread >> 5:
+            need = "no bar.warp.sync (or wider barrier) between"
+        else:
+            need = "no barrier between"
+        raise Fault(
+            "shared race",
+            f"{place}: byte {granule * self.granule:#x} was written by warp {writer >> 5} lane {writer & 31}, "
+            f"{need} that write and this {kind}",
+            threads[rows],
+            addresses[rows],
+        )
+
+    def _war(self, late, granules, threads, addresses, size, verb):
+        rows = late.any(axis=(1, 2))
+        row = int(np.flatnonzero(rows)[0])
+        column, reader = (int(v) for v in np.argwhere(late[row])[0])
+        thread = int(threads[row])
+        need = "no bar.warp.sync (or wider barrier) between" if reader == thread >> 5 else "no barrier between"
+        raise Fault(
+            "shared race",
+            f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte "
+            f"{int(granules[row, column]) * self.granule:#x} was read by warp {reader}, {need} that read and this write",
+            threads[rows],
+            addresses[rows],
+        )
