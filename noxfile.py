@@ -122,6 +122,7 @@ def wheels(session: nox.Session) -> None:
     session.run("humming-format", "--help", silent=True)
     session.run("humming", "--help", silent=True)
     session.run("humming-compile", "doctor", env=own_cache(session))
+    session.run("python", str(ROOT / "tests" / "support" / "compile_one.py"), env=own_cache(session))
 
     alone = empty_environment(session, "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
     checkpoint = Path(session.create_tmp()).resolve() / "checkpoint"
