@@ -7,7 +7,7 @@ Assumes that all project headers are given as text; nothing here touches the dis
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
@@ -50,6 +50,10 @@ def _check_options(_: object, __: object, options: tuple[str, ...]) -> None:
             )
 
 
+def _words(options: Iterable[str]) -> tuple[str, ...]:
+    return tuple(options)
+
+
 @attrs.frozen(kw_only=True)
 class CompileRequest:
     """One unit of CUDA source for one target.
@@ -65,7 +69,7 @@ class CompileRequest:
     unit_text: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
     target: str = attrs.field(validator=_check_target)
-    options: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_check_options)
+    options: tuple[str, ...] = attrs.field(default=(), converter=_words, validator=_check_options)
     output: Output = attrs.field(default="cubin", validator=_check_output)
     name: str = "kernel"
 
