@@ -33,9 +33,9 @@ class _FieldTables:
 
         # `place`: position of the code among the 64 x 64 of its brick.
         self.place = table(lambda field: field.row * STRIP + field.k, torch.int64)
-        self.shift = table(lambda field: field.shift, torch.int32)
-        self.code_shift = table(lambda field: field.code_shift, torch.int32)
-        self.mask = table(lambda field: (1 << field.width) - 1, torch.int32)
+        self.shift = table(lambda field: field.shift, torch.int32).unsqueeze(2)
+        self.code_shift = table(lambda field: field.code_shift, torch.int32).unsqueeze(2)
+        self.mask = table(lambda field: (1 << field.width) - 1, torch.int32).unsqueeze(2)
 
 
 @functools.lru_cache(maxsize=16)
@@ -71,7 +71,7 @@ def pack(weight: CanonicalWeight) -> PackedWeight:
     padding = weight_format.zero_point.value or 0
     for first, last in _chunks(strips, bricks, words):
         codes = _bricks(weight.codes[first * STRIP : last * STRIP], last - first, bricks, padding)
-        packed[first:last] = _pack_bricks(codes, bits)
+        packed[first:last] = _pack_bricks(codes, bits).reshape(last - first, bricks, words)
     return PackedWeight(
         format=weight_format,
         n=n,
@@ -93,8 +93,8 @@ def unpack(packed: PackedWeight) -> CanonicalWeight:
     strips, bricks, words = packed.weight.shape
     codes = torch.empty((n, k), dtype=torch.uint8, device=packed.device)
     for first, last in _chunks(strips, bricks, words):
-        chunk = _unpack_bricks(packed.weight[first:last], bits)
-        rows = chunk.reshape(last - first, bricks, STRIP, STRIP).transpose(1, 2).reshape(-1, bricks * STRIP)
+        chunk = _unpack_bricks(packed.weight[first:last].reshape(-1, words), bits)
+        rows = chunk.reshape(STRIP, STRIP, last - first, bricks).permute(2, 0, 3, 1).reshape(-1, bricks * STRIP)
         end = min(n, last * STRIP)
         codes[first * STRIP : end] = rows[: end - first * STRIP, :k]
     dtype = TORCH_DTYPES[weight_format.scale.number.name]
@@ -124,31 +124,32 @@ def _chunks(strips: int, bricks: int, words: int) -> list[tuple[int, int]]:
 
 
 def _bricks(codes: torch.Tensor, strips: int, bricks: int, padding: int) -> torch.Tensor:
-    """Rows of codes to [strips, bricks, 64 * 64], padded."""
+    """Rows of codes to [64 * 64, strips * bricks], padded: the places of a brick first, so that gathers move rows."""
     rows, k = codes.shape
     full = torch.full((strips * STRIP, bricks * STRIP), padding, dtype=torch.uint8, device=codes.device)
     full[:rows, :k] = codes
-    return full.reshape(strips, STRIP, bricks, STRIP).transpose(1, 2).reshape(strips, bricks, STRIP * STRIP)
+    return full.reshape(strips, STRIP, bricks, STRIP).permute(1, 3, 0, 2).reshape(STRIP * STRIP, strips * bricks)
 
 
 def _pack_bricks(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """[..., 64 * 64] codes to [..., words]: one gather, mask and shift per field of a word."""
+    """[64 * 64, bricks] codes to [bricks, words]: one gather, mask and shift per field of a word."""
     tables = _tables(bits, codes.device)
-    words = torch.zeros((*codes.shape[:-1], tables.place.shape[1]), dtype=torch.int32, device=codes.device)
+    words = torch.zeros((tables.place.shape[1], codes.shape[1]), dtype=torch.int32, device=codes.device)
     for place, shift, code_shift, mask in zip(tables.place, tables.shift, tables.code_shift, tables.mask, strict=True):
-        field = codes.index_select(-1, place).to(torch.int32)
+        field = codes.index_select(0, place).to(torch.int32)
         words |= field.bitwise_right_shift_(code_shift).bitwise_and_(mask).bitwise_left_shift_(shift)
-    return words
+    return words.t()
 
 
 def _unpack_bricks(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """[..., words] to [..., 64 * 64] codes."""
+    """[bricks, words] to [64 * 64, bricks] codes."""
     tables = _tables(bits, words.device)
-    codes = torch.zeros((*words.shape[:-1], STRIP * STRIP), dtype=torch.uint8, device=words.device)
+    words = words.t().contiguous()
+    codes = torch.zeros((STRIP * STRIP, words.shape[1]), dtype=torch.uint8, device=words.device)
     for place, shift, code_shift, mask in zip(tables.place, tables.shift, tables.code_shift, tables.mask, strict=True):
         # The shift of a negative word drags its sign in from the left; the mask drops it.
         field = words.bitwise_right_shift(shift).bitwise_and_(mask).bitwise_left_shift_(code_shift)
-        codes[..., place] |= field.to(torch.uint8)
+        codes[place] |= field.to(torch.uint8)
     return codes
 
 

@@ -21,7 +21,7 @@ from humming_kernels.rules import check_layer
 
 from humming_torch.checks import ACTIVATION_NAMES, K_STEP, OUTPUT_NAMES, aligned_activation, read_format
 from humming_torch.errors import NotPreparedError, UnsupportedError
-from humming_torch.launch import ArgumentBlock
+from humming_torch.launch import ArgumentBlock, Launch, bind_context
 
 if TYPE_CHECKING:
     from humming_torch.session import Progress, Session
@@ -38,20 +38,6 @@ class RangeSource:
 
     last_m: int
     source: KernelSource
-
-
-@attrs.frozen(kw_only=True)
-class Launch:
-    """Everything about a call with m tokens that depends on neither pointers nor strides."""
-
-    function: Function
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
-    units_per_tile: int
-    units_per_block: int
-    workspace_bytes: int
-    counter_bytes: int
 
 
 def dense_configs(
@@ -142,6 +128,7 @@ class Plan:
         if torch.cuda.current_device() != session.index:
             with torch.cuda.device(session.index):
                 return self.run(activation, weight, weight_scale, zero_point, bias, column_order, out)
+        bind_context(session.index)
         m = activation.shape[0]
         launch = self._launches.get(m)
         if launch is None and m:
@@ -165,24 +152,22 @@ class Plan:
         self._arguments.launch(
             launch,
             stream,
-            (
-                activation.data_ptr(),
-                weight.data_ptr(),
-                weight_scale.data_ptr(),
-                0 if zero_point is None else zero_point.data_ptr(),
-                0 if bias is None else bias.data_ptr(),
-                target.data_ptr(),
-                workspace,
-                counters,
-                activation.stride(0),
-                target.stride(0),
-                m,
-                self._n,
-                self._aligned_k,
-                launch.units_per_tile,
-                launch.units_per_block,
-                0,
-            ),
+            activation.data_ptr(),
+            weight.data_ptr(),
+            weight_scale.data_ptr(),
+            0 if zero_point is None else zero_point.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            target.data_ptr(),
+            workspace,
+            counters,
+            activation.stride(0),
+            target.stride(0),
+            m,
+            self._n,
+            self._aligned_k,
+            launch.units_per_tile,
+            launch.units_per_block,
+            0,
         )
         if target is not out:
             out.copy_(target)

@@ -17,6 +17,7 @@ from humming_kernels.arch import DeviceFacts, arch_of_capability
 from humming_kernels.compose import KernelSource
 
 from humming_torch.checks import refuse_device
+from humming_torch.launch import bind_context
 from humming_torch.plan import Plan, dense_configs
 
 Progress = Callable[[int, int, Artifact], None]
@@ -75,7 +76,7 @@ class Session:
             if missing:
                 artifacts = self.service.compile_many([compile_request(s) for s in missing.values()], progress)
                 with torch.cuda.device(self.index):
-                    torch.cuda.current_stream()  # makes the primary context current
+                    bind_context(self.index)
                     for (key, source), artifact in zip(missing.items(), artifacts, strict=True):
                         function = load_function(artifact.data, source.symbol, self.index)
                         function.allow_shared_bytes(source.recipe.shared_bytes)

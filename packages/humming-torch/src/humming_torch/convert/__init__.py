@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import torch
 from humming_format.checkpoint.entry import Checkpoint, LayerEntry
 from humming_format.checkpoint.layout import GgufBlock, GptqLayout
@@ -16,13 +17,19 @@ from humming_torch.convert.canonical import CanonicalWeight
 from humming_torch.convert.gguf import read_gguf
 from humming_torch.convert.gptq import read_gptq
 from humming_torch.convert.quantize import quantize
+from humming_torch.convert.stored import read_tensor
 from humming_torch.errors import ConversionError
 
-__all__ = ["CanonicalWeight", "quantize", "read_layer", "read_layers"]
+__all__ = ["CanonicalWeight", "quantize", "read_bias", "read_layer", "read_layers"]
 
 
-def read_layer(entry: LayerEntry, device: torch.device | str = "cpu") -> CanonicalWeight:
-    """Read and convert one layer; exact, or a ConversionError that says what cannot be kept."""
+def read_layer(
+    entry: LayerEntry, device: torch.device | str = "cpu", *, bias: torch.Tensor | None = None
+) -> CanonicalWeight:
+    """Read and convert one layer; exact, or a ConversionError that says what cannot be kept.
+
+    `bias` is for containers that keep it apart from the layer (see `read_bias`).
+    """
     if entry.weight is None or entry.layout is None:
         raise ConversionError(
             f"layer {entry.name} is not quantized in a way that is described",
@@ -31,10 +38,23 @@ def read_layer(entry: LayerEntry, device: torch.device | str = "cpu") -> Canonic
             hint="humming-format inspect shows what a checkpoint holds.",
         )
     if isinstance(entry.layout, GptqLayout):
-        return read_gptq(entry, entry.layout, entry.weight, device)
-    if isinstance(entry.layout, GgufBlock):
-        return read_gguf(entry, entry.layout, entry.weight, device)
-    raise ConversionError(f"layer {entry.name}: no reader for its layout", got=type(entry.layout).__name__)
+        weight = read_gptq(entry, entry.layout, entry.weight, device)
+    elif isinstance(entry.layout, GgufBlock):
+        weight = read_gguf(entry, entry.layout, entry.weight, device)
+    else:
+        raise ConversionError(f"layer {entry.name}: no reader for its layout", got=type(entry.layout).__name__)
+    return weight if bias is None else attrs.evolve(weight, bias=bias)
+
+
+def read_bias(checkpoint: Checkpoint, entry: LayerEntry, device: torch.device | str = "cpu") -> torch.Tensor | None:
+    """The bias of a layer, where the checkpoint has one: among the layer's tensors, or NAME.bias beside NAME.weight."""
+    if "bias" in entry.tensors:
+        return read_tensor(entry.tensors["bias"], device)
+    wanted = entry.name.removesuffix(".weight") + ".bias"
+    for place in checkpoint.others:
+        if place.tensor == wanted and place.shape == (entry.n,):
+            return read_tensor(place, device)
+    return None
 
 
 def read_layers(
@@ -42,4 +62,4 @@ def read_layers(
 ) -> Iterator[tuple[LayerEntry, CanonicalWeight]]:
     """Every quantized layer of a checkpoint, read when it is asked for."""
     for entry in checkpoint.quantized:
-        yield entry, read_layer(entry, device)
+        yield entry, read_layer(entry, device, bias=read_bias(checkpoint, entry, device))

@@ -10,7 +10,7 @@ import functools
 
 import attrs
 import torch
-from humming_format.number import Number
+from humming_format.number import Number, NumberKind
 from humming_format.text import format_weight
 from humming_format.weight import WeightFormat
 from humming_format.zero_point import ZeroPointKind
@@ -103,24 +103,25 @@ def decode_values(
     group_k: int,
 ) -> torch.Tensor:
     """Value of every code of [n, k], in `dtype` (f32 or f64): (code - zero) * scale, or code * scale + minimum."""
-    k = codes.shape[1]
-    values = code_values(weight_format.number, codes.device, dtype)[codes.to(torch.int64)]
+    if weight_format.number.kind is NumberKind.UNSIGNED:
+        values = codes.to(dtype)
+    else:
+        values = code_values(weight_format.number, codes.device, dtype)[codes.to(torch.int32)]
     zero = weight_format.zero_point
-    if zero.kind is ZeroPointKind.CONSTANT and zero.value is not None:
-        values -= zero.value
-    elif zero_point is not None:
-        values -= spread(zero_point.to(dtype), group_k, k)
-    values *= spread(scale.to(dtype), group_k, k)
-    if minimum is not None:
-        values += spread(minimum.to(dtype), group_k, k)
+    full = codes.shape[1] // group_k * group_k
+    for start, end, width in ((0, full, group_k), (full, codes.shape[1], codes.shape[1] - full)):
+        if start == end:
+            continue
+        groups = slice(start // group_k, -(-end // group_k))
+        part = values[:, start:end].view(codes.shape[0], -1, width)  # a view: one row, its groups, their columns
+        if zero.kind is ZeroPointKind.CONSTANT and zero.value:
+            part -= zero.value
+        elif zero_point is not None:
+            part -= zero_point[:, groups, None].to(dtype)
+        part *= scale[:, groups, None].to(dtype)
+        if minimum is not None:
+            part += minimum[:, groups, None].to(dtype)
     return values
-
-
-def spread(per_group: torch.Tensor, group_k: int, k: int) -> torch.Tensor:
-    """[n, groups] to [n, k]: every column gets the value of its group."""
-    if per_group.shape[1] == 1:
-        return per_group.expand(-1, k)
-    return per_group.repeat_interleave(group_k, dim=1)[:, :k]
 
 
 @functools.lru_cache(maxsize=64)

@@ -40,7 +40,6 @@ def read_gguf(
         codes=codes.reshape(n, k).contiguous(),
         scale=_half(blocks, block.scale_offset),
         minimum=None if block.minimum_offset is None else _half(blocks, block.minimum_offset),
-        bias=read_tensor(entry.tensors["bias"], device) if "bias" in entry.tensors else None,
     )
 
 

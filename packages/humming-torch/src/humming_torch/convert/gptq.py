@@ -54,7 +54,6 @@ def read_gptq(
         codes=codes,
         scale=scale,
         zero_point=zero_point,
-        bias=read_tensor(entry.tensors["bias"], device) if "bias" in entry.tensors else None,
         column_order=order,
     )
 
