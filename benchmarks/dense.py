@@ -1,4 +1,4 @@
-"""Dense layers: one call of our op against the read floor, the matrix floor and the peers, by the protocol of timing.py.
+"""Dense layers: one call of our layer against the read floor, the matrix floor and peers, as timing.py measures.
 
 Run as `python -m benchmarks.dense`; `--sweep` compares many TuningConfigs instead (benchmarks/sweep.py).
 Assumes a CUDA device; rows go to --rows, one for each (format, shape, activation, M), each with its error checked.
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import torch
 
 from benchmarks import sweep
@@ -22,25 +21,11 @@ from benchmarks.peers import cublas, upstream
 from benchmarks.read_floor import readers
 from benchmarks.report import render
 from benchmarks.rows import append_row, environment, row_faults
-from benchmarks.timing import REPEATS, Timing, time_interleaved
-from tests.support.direct_launch import (
-    DirectKernel,
-    PackedTensors,
-    compile_all,
-    device_facts,
-    heuristic_sources,
-    tuning_from_document,
-)
+from benchmarks.timing import REPEATS, time_interleaved
+from tests.support.direct_launch import DirectKernel, compile_all, device_facts, heuristic_sources
 from tests.support.error_bounds import Reference
-from tests.support.layers import (
-    LinearUnderTest,
-    compute_config,
-    layer_config,
-    make_linear,
-    packed_tensors,
-    place_of,
-    tuning_for,
-)
+from tests.support.layers import LayerUnderTest, compute_config, layer_config, make_linear, tuning_of
+from tests.support.tunings import place_of, tuning_document, tuning_from_document
 from tests.support.weight_cases import TORCH_DTYPES, WeightCase, make_activation, make_case
 
 # The rate of the vendor's bf16 product on an H200; f16 runs at the same rate.
@@ -63,7 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one shape, four token counts")
     parser.add_argument("--config", default=None, help="TuningConfig fields as JSON: force this kernel")
     parser.add_argument("--sweep", action="store_true", help="try many TuningConfigs for each M and print the best")
-    parser.add_argument("--limit", type=int, default=400, help="most configs of a sweep for each M")
+    parser.add_argument("--limit", type=int, default=160, help="configs of the first round of a sweep")
     parser.add_argument("--rows", type=Path, default=Path(os.environ.get("OUT", "out")) / "dense.jsonl")
     options = parser.parse_args(arguments)
     options.m = numbers(options.m) if options.m else (QUICK_TOKENS if options.quick else TOKENS)
@@ -89,8 +74,7 @@ class Layer:
         self.activation = activation
         self.dtype = TORCH_DTYPES[activation]
         self.layer, self.compute = layer_config(text, n, k), compute_config(activation)
-        self.linear: LinearUnderTest = make_linear(self.case, self.dtype, max_m=max(options.m))
-        self.tensors: PackedTensors = packed_tensors(self.linear)
+        self.linear: LayerUnderTest = make_linear(self.case, self.dtype, max_m=max(options.m))
         self.forced = tuning_from_document(json.loads(options.config)) if options.config else None
         self.readers = readers(self.case.stored_bytes)
         self.real: torch.Tensor | None = None
@@ -115,12 +99,12 @@ class Layer:
         """One row without the keys of the environment."""
         n, k = self.case.n, self.case.k
         rows = make_activation(m, k, self.dtype, seed=m)
-        tuning = self.forced or tuning_for(self.layer, self.compute, self.facts, m)
+        tuning = self.forced or tuning_of(self.case, self.activation, m)
         kernel = DirectKernel(self.layer, self.compute, tuning, self.facts)
         output = torch.full((m, n), float("nan"), dtype=self.dtype, device="cuda")
         call: Callable[[], object]
         if self.forced:
-            call = kernel.bind(self.tensors, rows, output)
+            call = kernel.bind(self.linear.packed, rows, output)
         else:
             call = lambda: self.linear.forward_into(rows, output)  # noqa: E731
         candidates: dict[str, Callable[[], object]] = {"humming": call, **self.readers}
@@ -142,7 +126,7 @@ class Layer:
             "k": k,
             **described(self.case, self.activation),
             "kernel": kernel.source.symbol,
-            "config": plain(tuning),
+            "config": tuning_document(tuning),
             "median_us": round(ours.median_us, 2),
             "min_us": round(ours.min_us, 2),
             "floor_us": round(floor.median_us, 2),
@@ -166,13 +150,6 @@ def described(case: WeightCase, activation: str) -> dict[str, str]:
     }
 
 
-def plain(tuning: Any) -> dict[str, Any]:
-    """A TuningConfig as JSON values: enumerations by name."""
-    return {
-        name: getattr(value, "value", value) for name, value in attrs.asdict(tuning, recurse=False).items()
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if not torch.cuda.is_available():
@@ -180,7 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.sweep:
         return sweep.run(options)
-    everything = [(text, n, k, activation) for text in options.formats for n, k in options.shapes for activation in options.activation]
+    everything = [
+        (text, n, k, activation)
+        for text in options.formats
+        for n, k in options.shapes
+        for activation in options.activation
+    ]
     if not options.config:
         compile_all(
             heuristic_sources(
@@ -203,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(row)
             append_row(options.rows, row)
             print(
-                f"{text} {n}x{k} {activation} M={m}: {row['median_us']} us, floor {row['floor_us']}, peers {row['peers']}",
+                f"{text} {n}x{k} {activation} M={m}: {row['median_us']} us, floor {row['floor_us']}, {row['peers']}",
                 flush=True,
             )
     print(render(rows))

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         linear.forward_into(activation, output)
         reference = Reference(case, activation, scale_place(case, options.activation, m))
         measured = {
-            "allocating": (lambda: linear.module(activation), lambda: torch.mm(activation, weight)),
+            "allocating": (partial(linear.module, activation), partial(torch.mm, activation, weight)),
             "out=": (
-                lambda: linear.forward_into(activation, output),
-                lambda: torch.mm(activation, weight, out=output),
+                partial(linear.forward_into, activation, output),
+                partial(torch.mm, activation, weight, out=output),
             ),
         }
         checked = {

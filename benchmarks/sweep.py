@@ -1,7 +1,10 @@
-"""Tuning sweeps: many TuningConfigs for each M, compiled side by side first, then raced in two rounds.
+"""Tuning sweeps: for each M a random sample of valid TuningConfigs, then the neighbours of the best ones.
 
 Called by `python -m benchmarks.dense --sweep`.
 Assumes that rules.check refuses what cannot run; a config that gives a wrong result is reported and left out.
+
+Every round composes its configs, compiles them side by side on all cores, checks each result against float64 and
+races all of them briefly. The best of all rounds then race properly, beside the read floor and the heuristic's choice.
 """
 
 from __future__ import annotations
@@ -9,127 +12,205 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import torch
+from humming_compile.errors import HummingCompileError
 from humming_kernels.config import ComputeConfig, LayerConfig, TuningConfig
-from humming_kernels.rules import check
+from humming_kernels.rules import check, scale_places
+from humming_torch.pack import pack
 
 from benchmarks.read_floor import readers
 from benchmarks.timing import time_interleaved
-from tests.support.direct_launch import BoundKernel, DirectKernel, compile_all, compose_direct, device_facts
+from tests.support.direct_launch import BoundKernel, DirectKernel, compile_all, compose_for, device_facts
 from tests.support.error_bounds import Reference
-from tests.support.layers import compute_config, layer_config, make_linear, packed_tensors, place_of, tuning_for
+from tests.support.layers import canonical, compute_config, layer_config, tuning_of
+from tests.support.tunings import place_of, tuning_document
 from tests.support.weight_cases import TORCH_DTYPES, make_activation, make_case
 
-FIRST_REPEATS = 5
+FIRST_REPEATS = 7
+PARENTS = 3
+ROUNDS_OF_NEIGHBOURS = 2
 FINALISTS = 12
 SHOWN = 5
 
-BLOCK_N = (16, 32, 64, 128, 256)
-BLOCK_M = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-STAGE_K = (64, 128, 256)
-WARPS = (1, 2, 4, 8, 16)
-STAGES = (2, 3, 4, 5, 6, 8)
+# Values of each field, for few, some and many tokens.
+FEW = {
+    "block_n": (16, 32, 64, 128),
+    "stage_k": (64, 128, 192),
+    "warps_n": (1, 2, 4),
+    "warps_m": (1,),
+    "warps_k": (2, 4, 8, 16),
+    "stages": (2, 3, 4, 6),
+    "raster_m": (1,),
+    "evict_first": (True, False),
+    "split_k": (0, 1, 2, 4),
+    "blocks_per_multiprocessor": (1, 2),
+}
+SOME = {
+    "block_n": (32, 64, 128, 256),
+    "stage_k": (64, 128),
+    "warps_n": (1, 2, 4, 8),
+    "warps_m": (1, 2, 4),
+    "warps_k": (1, 2, 4),
+    "stages": (2, 3, 4, 6),
+    "raster_m": (1, 8),
+    "evict_first": (True, False),
+    "split_k": (0, 1, 2, 4),
+    "blocks_per_multiprocessor": (1, 2),
+}
+MANY = {
+    **SOME,
+    "block_n": (64, 128, 256),
+    "warps_k": (1, 2),
+    "raster_m": (1, 4, 8, 16, 32),
+    "evict_first": (False,),
+    "split_k": (0, 1),
+}
 
 
-def candidates(layer: LayerConfig, compute: ComputeConfig, start: TuningConfig, m: int, limit: int) -> list[TuningConfig]:
-    """Valid configs near the sizes that suit m, thinned evenly to at most `limit`; `start` is always the first."""
-    fitting = [size for size in BLOCK_M if size < 2 * max(m, 8) or size == 8]
-    useful = fitting[-3:] if m > 8 else fitting[:1]
-    found = [tuning for tuning in grid(start, useful) if not check(layer, compute, tuning, device_facts().arch)]
-    if len(found) > limit:
-        found = [found[index * len(found) // limit] for index in range(limit)]
-    return [start, *(tuning for tuning in found if tuning != start)]
+def fields(layer: LayerConfig, compute: ComputeConfig, m: int) -> dict[str, tuple[Any, ...]]:
+    """The values that each field may take for m tokens."""
+    if m <= 32:
+        tiles = tuple(size for size in (8, 16, 32) if size >= m)[:1]
+        chosen: dict[str, tuple[Any, ...]] = FEW
+    elif m <= 256:
+        tiles = tuple(size for size in (32, 64, 96, 128, 192, 256) if size < 2 * m)
+        chosen = SOME
+    else:
+        tiles, chosen = (64, 96, 128, 192, 256), MANY
+    return {**chosen, "block_m": tiles, "scale_place": scale_places(layer, compute)}
 
 
-def grid(start: TuningConfig, token_tiles: list[int]) -> Iterator[TuningConfig]:
-    places = type(start.scale_place)
-    for block_n, block_m, stage_k, warps_n, warps_m, warps_k, stages, place, evict in itertools.product(
-        BLOCK_N, token_tiles, STAGE_K, WARPS, (1, 2, 4), WARPS, STAGES, places, (True, False)
-    ):
-        if 4 <= warps_n * warps_m * warps_k <= 16:
-            yield attrs.evolve(
-                start,
-                block_n=block_n,
-                block_m=block_m,
-                stage_k=stage_k,
-                warps_n=warps_n,
-                warps_m=warps_m,
-                warps_k=warps_k,
-                stages=stages,
-                scale_place=place,
-                evict_first=evict,
-            )
+class Space:
+    """The valid configs for one layer and M."""
+
+    def __init__(self, layer: LayerConfig, compute: ComputeConfig, m: int, start: TuningConfig) -> None:
+        self.layer, self.compute, self.start = layer, compute, start
+        self.fields = fields(layer, compute, m)
+        self.arch = device_facts().arch
+
+    def valid(self, tuning: TuningConfig) -> bool:
+        return 64 <= tuning.threads <= 512 and not check(self.layer, self.compute, tuning, self.arch)
+
+    def sample(self, count: int, seed: int = 0) -> list[TuningConfig]:
+        """The starting config and up to `count` others, drawn evenly from the valid ones."""
+        generator = random.Random(seed)
+        found = {self.start: None}
+        for _ in range(200 * count):
+            values = {name: generator.choice(choices) for name, choices in self.fields.items()}
+            tuning = attrs.evolve(self.start, **values)
+            if tuning not in found and self.valid(tuning):
+                found[tuning] = None
+            if len(found) > count:
+                break
+        return list(found)
+
+    def neighbours(self, tuning: TuningConfig) -> Iterator[TuningConfig]:
+        """Every valid config that differs in one field."""
+        for name, values in self.fields.items():
+            for value in values:
+                other = attrs.evolve(tuning, **{name: value})
+                if other != tuning and self.valid(other):
+                    yield other
+
+
+class Race:
+    """All configs that were tried for one layer and M, and their first times."""
+
+    def __init__(self, text: str, n: int, k: int, activation: str, m: int) -> None:
+        self.layer, self.compute, self.facts = layer_config(text, n, k), compute_config(activation), device_facts()
+        self.case = make_case(text, n, k)
+        self.packed = pack(canonical(self.case))
+        dtype = TORCH_DTYPES[activation]
+        self.m = m
+        self.rows = make_activation(m, k, dtype, seed=m)
+        self.output = torch.empty((m, n), dtype=dtype, device="cuda")
+        self.references: dict[str, Reference] = {}
+        self.calls: dict[TuningConfig, BoundKernel] = {}
+        self.first_us: dict[TuningConfig, float] = {}
+
+    def enter(self, tunings: list[TuningConfig]) -> None:
+        """Compile, check and briefly time the configs that are new."""
+        fresh = [tuning for tuning in dict.fromkeys(tunings) if tuning not in self.first_us]
+        entered: dict[TuningConfig, BoundKernel] = {}
+        for tuning, cubin in self.compiled(fresh).items():
+            kernel = DirectKernel(self.layer, self.compute, tuning, self.facts, cubin)
+            call = kernel.bind(self.packed, self.rows, self.output)
+            if self.is_right(tuning, call):
+                entered[tuning] = call
+        self.first_us |= dict.fromkeys(fresh, float("inf"))
+        if entered:
+            timings = time_interleaved({document(tuning): call for tuning, call in entered.items()}, FIRST_REPEATS)
+            self.first_us |= {tuning: timings[document(tuning)].median_us for tuning in entered}
+        self.calls |= entered
+
+    def compiled(self, tunings: list[TuningConfig]) -> dict[TuningConfig, bytes]:
+        sources = [compose_for(self.layer, self.compute, tuning, self.facts) for tuning in tunings]
+        try:
+            return dict(zip(tunings, compile_all(sources), strict=True))
+        except HummingCompileError:
+            pass
+        found = {}
+        for tuning, source in zip(tunings, sources, strict=True):
+            try:
+                found[tuning] = compile_all([source])[0]
+            except HummingCompileError as error:
+                print(f"  does not compile: {document(tuning)}: {str(error)[:300]}", flush=True)
+        return found
+
+    def is_right(self, tuning: TuningConfig, call: BoundKernel) -> bool:
+        self.output.fill_(float("nan"))
+        try:
+            call()
+        except (RuntimeError, HummingCompileError) as error:
+            print(f"  does not launch: {document(tuning)}: {error}", flush=True)
+            return False
+        place = place_of(tuning)
+        if place not in self.references:
+            self.references[place] = Reference(self.case, self.rows, place)
+        reference, rows = self.references[place], slice(0, self.m)
+        error, bound = reference.error(self.output, rows), reference.bound(rows)
+        if error <= bound:
+            return True
+        print(f"  wrong at M={self.m}: {document(tuning)}: error {error:.2e}, bound {bound:.2e}", flush=True)
+        return False
+
+    def best(self, count: int) -> list[TuningConfig]:
+        return sorted(self.calls, key=lambda tuning: self.first_us[tuning])[:count]
 
 
 def run(options: argparse.Namespace) -> int:
-    for text in options.formats:
-        for n, k in options.shapes:
-            for activation in options.activation:
-                sweep_layer(text, n, k, activation, options)
+    for text, (n, k), activation in itertools.product(options.formats, options.shapes, options.activation):
+        print(f"{text} {n}x{k} {activation}", flush=True)
+        for m in options.m:
+            race = Race(text, n, k, activation, m)
+            start = tuning_of(race.case, activation, m)
+            space = Space(race.layer, race.compute, m, start)
+            race.enter(space.sample(options.limit))
+            for _ in range(ROUNDS_OF_NEIGHBOURS):
+                race.enter([other for parent in race.best(PARENTS) for other in space.neighbours(parent)])
+            finish(race, start, options)
     return 0
 
 
-def sweep_layer(text: str, n: int, k: int, activation: str, options: argparse.Namespace) -> None:
-    facts, dtype = device_facts(), TORCH_DTYPES[activation]
-    layer, compute = layer_config(text, n, k), compute_config(activation)
-    case = make_case(text, n, k)
-    tensors = packed_tensors(make_linear(case, dtype, max_m=1))
-    wanted = {
-        m: candidates(layer, compute, tuning_for(layer, compute, facts, m), m, options.limit) for m in options.m
-    }
-    distinct = list(dict.fromkeys(tuning for tunings in wanted.values() for tuning in tunings))
-    print(f"{text} {n}x{k} {activation}: compiling {len(distinct)} kernels", flush=True)
-    cubins = dict(zip(distinct, compile_all([compose_direct(layer, compute, t, facts) for t in distinct]), strict=True))
-
-    for m, tunings in wanted.items():
-        rows = make_activation(m, k, dtype, seed=m)
-        output = torch.empty((m, n), dtype=dtype, device="cuda")
-        calls: dict[TuningConfig, BoundKernel] = {}
-        references: dict[str, Reference] = {}
-        for tuning in tunings:
-            call = DirectKernel(layer, compute, tuning, facts, cubins[tuning]).bind(tensors, rows, output)
-            output.fill_(float("nan"))
-            call()
-            place = place_of(tuning)
-            reference = references.setdefault(place, Reference(case, rows, place))
-            error, bound = reference.error(output, slice(0, m)), reference.bound(slice(0, m))
-            if error <= bound:
-                calls[tuning] = call
-            else:
-                print(f"  wrong: M={m} {document(tuning)}: error {error:.2e}, bound {bound:.2e}", flush=True)
-        report_best(text, n, k, activation, m, tunings[0], calls, case.stored_bytes, options)
-
-
-def report_best(
-    text: str,
-    n: int,
-    k: int,
-    activation: str,
-    m: int,
-    start: TuningConfig,
-    calls: dict[TuningConfig, BoundKernel],
-    stored_bytes: float,
-    options: argparse.Namespace,
-) -> None:
-    named = {document(tuning): call for tuning, call in calls.items()}
-    if not named:
-        print(f"  M={m}: no config gives the right result", flush=True)
+def finish(race: Race, start: TuningConfig, options: argparse.Namespace) -> None:
+    """Race the best configs and the heuristic's choice properly; print and store their times."""
+    if not race.calls:
+        print(f"  M={race.m}: no config gives the right result", flush=True)
         return
-    first = time_interleaved(named, FIRST_REPEATS)
-    best = sorted(named, key=lambda name: first[name].median_us)[:FINALISTS]
-    final = {name: named[name] for name in dict.fromkeys([*best, document(start)]) if name in named}
-    floors = readers(stored_bytes)
-    timings = time_interleaved({**final, **floors}, options.repeats)
+    chosen = [tuning for tuning in dict.fromkeys([*race.best(FINALISTS), start]) if tuning in race.calls]
+    floors = readers(race.case.stored_bytes)
+    timings = time_interleaved({**{document(t): race.calls[t] for t in chosen}, **floors}, options.repeats)
     floor = min(timings[name].median_us for name in floors)
-    order = sorted(final, key=lambda name: timings[name].median_us)
-    chosen = timings.get(document(start))
+    order = sorted(map(document, chosen), key=lambda name: timings[name].median_us)
+    heuristic = timings.get(document(start))
     print(
-        f"  M={m}: floor {floor:.1f}, heuristic {'wrong' if chosen is None else f'{chosen.median_us:.1f}'}, "
-        f"{len(named)} configs",
+        f"  M={race.m}: floor {floor:.1f}, heuristic {'wrong' if heuristic is None else f'{heuristic.median_us:.1f}'}, "
+        f"best {timings[order[0]].median_us:.1f} of {len(race.calls)} configs",
         flush=True,
     )
     for name in order[:SHOWN]:
@@ -138,12 +219,12 @@ def report_best(
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as stream:
         for name in order:
-            line: dict[str, Any] = {"format": text, "n": n, "k": k, "activation": activation, "m": m}
-            line |= {"config": json.loads(name), "median_us": timings[name].median_us, "floor_us": floor}
+            line: dict[str, Any] = {"format": race.case.text, "n": race.case.n, "k": race.case.k}
+            line |= {"activation": race.compute.activation, "m": race.m, "config": json.loads(name)}
+            line |= {"median_us": timings[name].median_us, "floor_us": floor, "is_heuristic": name == document(start)}
             stream.write(json.dumps(line) + "\n")
 
 
 def document(tuning: TuningConfig) -> str:
     """A TuningConfig as one line of JSON, what --config takes."""
-    values = attrs.asdict(tuning, recurse=False)
-    return json.dumps({name: getattr(value, "value", value) for name, value in values.items()})
+    return json.dumps(tuning_document(tuning))

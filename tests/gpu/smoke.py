@@ -20,13 +20,22 @@ from tests.support.guarded import GuardedOutput, poisoned_rows
 from tests.support.layers import compute_config, layer_config, make_linear, scale_place
 from tests.support.weight_cases import TORCH_DTYPES, make_activation, make_case
 
-TEXTS = ("u4g128:bf16", "u4g32z:f16", "u4g64m:bf16", "u8g128:f16", "u8cz:f32", "u8g32m:f16", "e0m3g128:bf16", "e2m1g32:f16")
+TEXTS = (
+    "u4g128:bf16",
+    "u4g32z:f16",
+    "u4g64m:bf16",
+    "u8g128:f16",
+    "u8cz:f32",
+    "u8g32m:f16",
+    "e0m3g128:bf16",
+    "e2m1g32:f16",
+)
 SMALL_TEXTS = ("u4g128:bf16", "u8cz:f32", "u8g32m:f16", "e2m1g32:f16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="few formats and small ragged shapes, for compute-sanitizer")
+    parser.add_argument("--small", action="store_true", help="few formats, small ragged shapes (for compute-sanitizer)")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("needs a CUDA device, torch sees none", file=sys.stderr)

@@ -6,8 +6,6 @@ Assumes a CUDA device. One-hot activations make each output a single weight, so 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from humming_format.number import number
@@ -46,7 +44,7 @@ def exhaustive_case(text: str) -> WeightCase:
         # Eight values from the lowest to the highest; all pairs of code and zero point have their own test below.
         eighth = (torch.arange(n, device="cuda")[:, None] * 5 + torch.arange(groups, device="cuda")[None, :]) % 8
         zero_point = (eighth * (codes_count - 1) // 7).to(torch.uint8)
-    return replace(case, codes=codes, scale=scale, minimum=minimum, zero_point=zero_point)
+    return case.replaced(codes=codes, scale=scale, minimum=minimum, zero_point=zero_point)
 
 
 def reference_values(case: WeightCase, dtype: torch.dtype) -> torch.Tensor:
@@ -121,7 +119,7 @@ def check_scales(text: str, activation: str, patterns: torch.Tensor) -> None:
     padded = torch.cat([patterns, patterns[: n * groups - len(patterns)]])
     scale = padded.to(torch.int16).view(dtype).view(n, groups).cuda()
     case = make_case(text, n, groups * group)
-    case = replace(case, codes=torch.full_like(case.codes, one), scale=scale)
+    case = case.replaced(codes=torch.full_like(case.codes, one), scale=scale)
     linear = make_linear(case, dtype, max_m=groups)
     rows = torch.zeros((groups, case.k), dtype=dtype, device="cuda")
     rows[torch.arange(groups), torch.arange(groups) * group + 5] = 1
@@ -144,8 +142,7 @@ def test_every_code_with_every_zero_point(text: str, activation: str) -> None:
     groups = count * count // n
     pair = torch.arange(count * count, device="cuda").view(n, groups)
     case = make_case(text, n, groups * group)
-    case = replace(
-        case,
+    case = case.replaced(
         codes=(pair % count).to(torch.uint8).repeat_interleave(group, dim=1),
         zero_point=(pair // count).to(torch.uint8),
         scale=torch.ones_like(case.scale),

@@ -7,7 +7,6 @@ Assumes CUDA, packed tensors as humming_kernels.packed_layout describes them, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from humming_compile.module import ArgumentBuffer, Function, load_function
@@ -18,8 +17,7 @@ from humming_kernels.compose import KernelSource, compose
 from humming_kernels.config import ComputeConfig, LayerConfig, TuningConfig
 from humming_kernels.heuristic import ranges
 from humming_kernels.launch import pack_arguments
-
-from tests.support.weight_cases import TORCH_DTYPES
+from humming_torch.packed_weight import PackedWeight
 
 
 def device_facts() -> DeviceFacts:
@@ -43,6 +41,10 @@ def compile_all(sources: Iterable[KernelSource]) -> list[bytes]:
     return [artifact.data for artifact in default_service().compile_many([request_of(source) for source in sources])]
 
 
+def compose_for(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, facts: DeviceFacts) -> KernelSource:
+    return compose(layer, compute, tuning, facts.arch)
+
+
 def heuristic_sources(
     layers: Iterable[tuple[LayerConfig, ComputeConfig]], max_m: int, device: DeviceFacts
 ) -> list[KernelSource]:
@@ -53,16 +55,6 @@ def heuristic_sources(
             source = compose(layer, compute, tuning, device.arch)
             sources.setdefault(source.unit_text, source)
     return list(sources.values())
-
-
-@dataclass(frozen=True)
-class PackedTensors:
-    """The device tensors that a dense kernel reads; absent ones are None."""
-
-    weight: torch.Tensor
-    weight_scale: torch.Tensor
-    zero_point: torch.Tensor | None
-    bias: torch.Tensor | None
 
 
 class DirectKernel:
@@ -81,9 +73,8 @@ class DirectKernel:
         data = compile_all([self.source])[0] if cubin is None else cubin
         self.function: Function = load_function(data, self.source.symbol, torch.cuda.current_device())
         self.function.allow_shared_bytes(self.source.recipe.shared_bytes)
-        self.output_dtype = TORCH_DTYPES[compute.output]
 
-    def bind(self, tensors: PackedTensors, activation: torch.Tensor, output: torch.Tensor) -> BoundKernel:
+    def bind(self, tensors: PackedWeight, activation: torch.Tensor, output: torch.Tensor) -> BoundKernel:
         return BoundKernel(self, tensors, activation, output)
 
 
@@ -91,11 +82,11 @@ class BoundKernel:
     """A kernel with its pointers filled in; calling it enqueues one launch on the current stream."""
 
     def __init__(
-        self, kernel: DirectKernel, tensors: PackedTensors, activation: torch.Tensor, output: torch.Tensor
+        self, kernel: DirectKernel, tensors: PackedWeight, activation: torch.Tensor, output: torch.Tensor
     ) -> None:
         m = activation.shape[0]
         layer, recipe = kernel.layer, kernel.source.recipe
-        plan = recipe.plan(m, layer.n, layer.k, kernel.facts.multiprocessors)
+        plan = recipe.plan(m, layer.n, activation.shape[1], kernel.facts.multiprocessors)
         device = activation.device
         # Held for as long as launches may run. The workspace is poisoned; kernels leave the counters at zero.
         self.workspace = torch.full((max(plan.workspace_bytes, 16),), 0xFF, dtype=torch.uint8, device=device)
@@ -111,8 +102,9 @@ class BoundKernel:
         self.grid = (plan.grid, 1, 1)
         self.threads, self.shared_bytes = recipe.threads, recipe.shared_bytes
         self.function = kernel.function
-        self.arguments = ArgumentBuffer(
+        self.arguments = ArgumentBuffer.from_bytes(
             pack_arguments(
+                units_per_tile=plan.units_per_tile,
                 activation=activation.data_ptr(),
                 weight=tensors.weight.data_ptr(),
                 weight_scale=tensors.weight_scale.data_ptr(),
@@ -125,7 +117,7 @@ class BoundKernel:
                 output_stride=output.stride(0),
                 m=m,
                 n=layer.n,
-                k=layer.k,
+                k=activation.shape[1],
                 units_per_block=plan.units_per_block,
             )
         )

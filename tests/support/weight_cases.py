@@ -6,7 +6,8 @@ Assumes torch and humming_format; the exact values use the number's own decode t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from humming_format.number import Number
@@ -60,6 +61,10 @@ class WeightCase:
         """The real value of every weight, float64 [n, k]."""
         weight = self.unscaled() * self.spread(self.scale)
         return weight if self.minimum is None else weight + self.spread(self.minimum)
+
+    def replaced(self, **changes: Any) -> WeightCase:
+        """The same case with other tensors."""
+        return replace(self, **changes)
 
     def spread(self, per_group: torch.Tensor) -> torch.Tensor:
         """One value per group -> one value per weight, in float64."""
