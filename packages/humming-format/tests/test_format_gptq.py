@@ -36,8 +36,19 @@ def test_the_two_versions_are_equal_and_right(gptq_model, write_gptq):
         assert checkpoint.method == ("gptq_v2" if what.startswith("v2") else "gptq")
     assert "does not state checkpoint_format" in readings["v1, nothing stated"].notes[0]
     assert "as asked" in readings["v2, wrongly stated"].notes[0]
-    for silent in ("v1", "v2", "v2, asked", "v1, spelled format"):
-        assert readings[silent].notes == ()
+    assert readings["v2"].notes == readings["v2, asked"].notes == ()
+    assert all("all ones" in note for note in readings["v1"].notes)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_a_note_where_exporters_differ(gptq_model, write_gptq, bits):
+    """A v1 zero point 0 is stored as all ones, which whole-word exporters write otherwise; without one, no doubt."""
+    model = gptq_model(bits=bits)
+    doubt = read_checkpoint(write_gptq(model, 1, checkpoint_format="gptq"))
+    assert any("all ones" in note for note in doubt.notes) == (bits != 3)
+    model.zeros = np.maximum(model.zeros, 1)
+    assert read_checkpoint(write_gptq(model, 1, checkpoint_format="gptq")).notes == ()
+    assert read_checkpoint(write_gptq(model, 2, checkpoint_format="gptq_v2")).notes == ()
 
 
 def test_the_wrong_version_would_show(gptq_model, write_gptq):

@@ -54,6 +54,7 @@ def read_gptq(
     layers = []
     used: set[str] = set()
     other_rule: list[str] = []
+    wrapping: list[str] = []
     for prefix in prefixes:
         tensors = {
             role: places[f"{prefix}.{ending}"] for ending, role in ROLES.items() if f"{prefix}.{ending}" in places
@@ -68,12 +69,20 @@ def read_gptq(
         layer = _read_layer(prefix, tensors, config, method, layout)
         if config.symmetric and _symmetric_rule(layer, config, layout) != layout.zero_offset:
             other_rule.append(prefix)
+        if not config.symmetric and layout.zero_offset and _has_all_ones(layer.tensors["zero_point"], config.bits):
+            wrapping.append(prefix)
         layers.append(layer)
         used.update(place.tensor for place in tensors.values())
     if other_rule:
         notes.append(
             f"{len(other_rule)} symmetric layers store zero points by the rule of the other checkpoint_format; "
             f"taken as {1 << (config.bits - 1)}, since the configuration says sym"
+        )
+    if wrapping:
+        notes.append(
+            f"{len(wrapping)} layers store zero points of all ones, such as {shown(wrapping[0])}: taken as zero "
+            "point 0, stored minus one field by field. Exporters that subtract from whole words (GPTQModel writing gptq) borrow "
+            "from the next field instead, and cannot be told apart; export such models as gptq_v2"
         )
     return GptqLayers(layers=tuple(layers), used=frozenset(used), method=method, notes=tuple(notes))
 
@@ -193,6 +202,17 @@ def _symmetric_rule(layer: LayerEntry, config: GptqConfig, layout: GptqLayout) -
                 remedy="set sym to false in the configuration to use the stored zero points",
             )
     return next(offset for offset in rows if offset in possible)
+
+
+def _has_all_ones(place: TensorPlace, bits: int) -> bool:
+    """Whether some stored zero point is all ones. Not asked of 3 bits, whose exporters all subtract field by field."""
+    if bits == 3:
+        return False
+    ones = (1 << bits) - 1
+    without = bytes(
+        byte for byte in range(256) if all(byte >> shift & ones != ones for shift in range(0, 8, bits))
+    )  # the bytes in which no field is all ones
+    return any(piece.translate(None, without) for piece in place.read_pieces(_PIECE_BYTES))
 
 
 def _check_dtype(place: TensorPlace, wanted: tuple[str, ...]) -> None:

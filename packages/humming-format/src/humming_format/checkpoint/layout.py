@@ -31,9 +31,10 @@ class GptqLayout:
     "gptq" (v1) stores the zero point minus one, so zero_offset is 1 and a stored 15 (4 bits) is the zero point 0;
     "gptq_v2" stores the zero point itself.
 
-    Public kernels differ on the stored 15 of v1: some compute 16, which is only right for files in which zero point 0
-    was clamped to 1 by the exporter and 16 is allowed, some wrap, some add 1 to whole words and carry into the next
-    field. Wrapping undoes exactly what exporters do (subtract one, keep the low bits), for every zero point 0 to 15.
+    Public tools differ on the stored 15 of v1. Some kernels compute 16 and some wrap to 0, as here; wrapping alone
+    gives v1 and v2 of the same weights the same meaning. Others subtract and add 1 on whole words, which borrows from and
+    carries into the next field wherever a zero point is 0; such files cannot be told apart from field-by-field ones, so
+    the reader leaves a note when an asymmetric v1 layer stores all ones.
     """
 
     bits: int
