@@ -2,10 +2,10 @@
 Imported by tests as `emulator`; the README in this folder explains it.
 Assumes numpy; NVRTC only where a test compiles."""
 
-from emulator.api import compile_ptx, program, run
-from emulator.errors import EmulatorError, Fault, ParseError, UnknownInstruction
-from emulator.memory import Memory
-from emulator.report import Report
+from tests.emulator.api import compile_ptx, program, run
+from tests.emulator.errors import EmulatorError, Fault, ParseError, UnknownInstruction
+from tests.emulator.memory import Memory
+from tests.emulator.report import Report
 
 __all__ = [
     "EmulatorError", "Fault", "Memory", "ParseError", "Report", "UnknownInstruction", "compile_ptx", "program", "run",

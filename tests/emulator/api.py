@@ -7,10 +7,10 @@ from __future__ import annotations
 import functools
 import hashlib
 
-from emulator.errors import EmulatorError
-from emulator.machine import Launch, Program
-from emulator.memory import Memory
-from emulator.parser import parse
+from tests.emulator.errors import EmulatorError
+from tests.emulator.machine import Launch, Program
+from tests.emulator.memory import Memory
+from tests.emulator.parser import parse
 
 _PROGRAMS = {}
 

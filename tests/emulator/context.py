@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.errors import Fault, NotConverged
-from emulator.memory import LOCAL_WINDOW, Allocation
-from emulator.shared import BASE, SharedMemory
+from tests.emulator.errors import Fault, NotConverged
+from tests.emulator.memory import LOCAL_WINDOW, Allocation
+from tests.emulator.shared import BASE, SharedMemory
 
 
 class Context:

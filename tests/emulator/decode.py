@@ -8,9 +8,9 @@ import difflib
 
 import numpy as np
 
-from emulator.errors import UnknownInstruction
-from emulator.memory import PARAM_WINDOW
-from emulator.program import Address, Immediate, Register, Special, Symbol, Vector
+from tests.emulator.errors import UnknownInstruction
+from tests.emulator.memory import PARAM_WINDOW
+from tests.emulator.program import Address, Immediate, Register, Special, Symbol, Vector
 
 STORAGE = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 TYPES = {

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.errors import Fault
-from emulator.program import Address, Pair, Register, Vector
+from tests.emulator.errors import Fault
+from tests.emulator.program import Address, Pair, Register, Vector
 
 # opcodes whose first operand is not a destination
 NO_DESTINATION = (

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import numpy as np
 
-import emulator.instructions  # noqa: F401  (registers the rules)
-from emulator.context import Context, parameter_allocation
-from emulator.decode import Decoder, Modifiers, storage_of, unknown
-from emulator.definedness import track
-from emulator.errors import EmulatorError, Fault, NotConverged
-from emulator.instructions.sync import warp_barrier
-from emulator.memory import LOCAL_WINDOW
-from emulator.program import Address, Immediate, Symbol
-from emulator.report import Report
-from emulator.shared import BASE, Clocks
+import tests.emulator.instructions  # noqa: F401  (registers the rules)
+from tests.emulator.context import Context, parameter_allocation
+from tests.emulator.decode import Decoder, Modifiers, storage_of, unknown
+from tests.emulator.definedness import track
+from tests.emulator.errors import EmulatorError, Fault, NotConverged
+from tests.emulator.instructions.sync import warp_barrier
+from tests.emulator.memory import LOCAL_WINDOW
+from tests.emulator.program import Address, Immediate, Symbol
+from tests.emulator.report import Report
+from tests.emulator.shared import BASE, Clocks
 
 SHARED_LIMIT = {
     75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 90: 227, 100: 227, 101: 227, 103: 227, 110: 227, 120: 99, 121: 99,
@@ -42,7 +42,7 @@ class Program:
             elif ins.opcode in ("bar", "barrier"):
                 run = warp_barrier(decoder, ins, ins.operands[0])
                 if ins.predicate is not None:
-                    from emulator.decode import predicated
+                    from tests.emulator.decode import predicated
 
                     run = predicated(run, decoder.read(ins.predicate, "pred", ins))
                 self.run.append(run)
@@ -529,7 +529,7 @@ class Launch:
             name = f"{self.program.name}:{variable.name}"
             if any(a.name == name for a in self.memory.allocations):
                 continue
-            from emulator.memory import Allocation
+            from tests.emulator.memory import Allocation
 
             role = "constant" if variable.space == "const" else "inout"
             base = self.program_object.addresses[variable.name]

@@ -8,7 +8,7 @@ import bisect
 
 import numpy as np
 
-from emulator.errors import EmulatorError, Fault
+from tests.emulator.errors import EmulatorError, Fault
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x0100_0000_0000  # generic address of shared byte 0

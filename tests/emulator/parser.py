@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from emulator.errors import ParseError
-from emulator.program import (
+from tests.emulator.errors import ParseError
+from tests.emulator.program import (
     Address,
     Immediate,
     Instruction,

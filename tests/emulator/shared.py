@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.errors import Fault
+from tests.emulator.errors import Fault
 
 PENDING = np.int32(1 << 30)  # clock of a write that has not landed
 BASE = 1024  # first usable byte, as on the hardware of today: an address of 0 is always wrong

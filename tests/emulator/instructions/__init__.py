@@ -2,7 +2,7 @@
 Imported by `machine`; each room calls `decode.instruction`.
 Assumes rooms do not depend on each other's order."""
 
-from emulator.instructions import (  # noqa: F401
+from tests.emulator.instructions import (  # noqa: F401
     async_copy,
     convert,
     float,

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import Modifiers, instruction, unknown
-from emulator.errors import Fault
-from emulator.instructions.move import CACHE
-from emulator.program import Immediate
+from tests.emulator.decode import Modifiers, instruction, unknown
+from tests.emulator.errors import Fault
+from tests.emulator.instructions.move import CACHE
+from tests.emulator.program import Immediate
 
 
 class Copy:
@@ -35,13 +35,13 @@ class Copy:
 def cp(d, ins):
     m = Modifiers(ins)
     if m.take("reduce"):
-        from emulator.instructions import bulk
+        from tests.emulator.instructions import bulk
 
         return bulk.reduce_bulk(d, ins)
     if not m.flag("async"):
         raise unknown(ins, "only cp.async exists")
     if "bulk" in m.left:
-        from emulator.instructions import bulk
+        from tests.emulator.instructions import bulk
 
         return bulk.copy_bulk(d, ins)
     if m.flag("commit_group"):
@@ -55,7 +55,7 @@ def cp(d, ins):
         count = int(d.immediate(ins.operands[0], "u32"))
         return lambda c: wait(c, count)
     if m.flag("mbarrier"):
-        from emulator.instructions import mbarrier
+        from tests.emulator.instructions import mbarrier
 
         return mbarrier.copy_arrive(d, ins)
     cached = m.take("ca", "cg")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import TYPES, Modifiers, instruction, unknown
-from emulator.floats import (
+from tests.emulator.decode import TYPES, Modifiers, instruction, unknown
+from tests.emulator.floats import (
     bf16_to_f32,
     e8m0_encode,
     f32_to_bf16,
@@ -19,7 +19,7 @@ from emulator.floats import (
     to_half,
     to_tf32,
 )
-from emulator.instructions.float import flush
+from tests.emulator.instructions.float import flush
 
 SMALL_PAIRS = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2")
 ALL = (*TYPES, *SMALL_PAIRS)
@@ -112,7 +112,7 @@ def narrow(kind, value, mode="rn", finite=False):
     if kind == "f16":
         return to_half(value, mode)
     if value.dtype == np.float64:
-        from emulator.floats import f64_to_f32_odd
+        from tests.emulator.floats import f64_to_f32_odd
 
         value = f64_to_f32_odd(value)
     return f32_to_bf16(value, mode)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import TYPES, Modifiers, instruction, unknown
-from emulator.floats import add_to_odd, fma_to_odd
+from tests.emulator.decode import TYPES, Modifiers, instruction, unknown
+from tests.emulator.floats import add_to_odd, fma_to_odd
 
 _TINY = np.float32(1.17549435e-38)
 
@@ -118,8 +118,8 @@ def fma(d, ins, kind):
 
 @instruction("fma", forms=("fma.rn{.ftz}{.sat}.f32", "fma.rn{.relu}.f16x2", "fma.rn.bf16x2", "fma.rn.f64"))
 def fma_rule(d, ins):
-    from emulator.instructions import half
-    from emulator.instructions.integer import HALF_TYPES
+    from tests.emulator.instructions import half
+    from tests.emulator.instructions.integer import HALF_TYPES
 
     if any(t in ins.modifiers for t in HALF_TYPES):
         return half.fma(d, ins, ins.modifiers[-1])
@@ -175,8 +175,8 @@ _UNARY = {
 
 @instruction(*_UNARY, forms=("rcp|sqrt.rn|approx{.ftz}.f32", "ex2|lg2|rsqrt|tanh.approx{.ftz}.f32", "ex2.approx.f16x2"))
 def unary(d, ins):
-    from emulator.instructions import half
-    from emulator.instructions.integer import HALF_TYPES
+    from tests.emulator.instructions import half
+    from tests.emulator.instructions.integer import HALF_TYPES
 
     function = _UNARY[ins.opcode]
     if any(t in ins.modifiers for t in HALF_TYPES):

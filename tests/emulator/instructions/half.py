@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import Modifiers, unknown
-from emulator.floats import (
+from tests.emulator.decode import Modifiers, unknown
+from tests.emulator.floats import (
     bf16_to_f32,
     f32_to_bf16,
     f64_to_f32_odd,
@@ -17,7 +17,7 @@ from emulator.floats import (
     split_pair,
     to_half,
 )
-from emulator.instructions.float import minimum
+from tests.emulator.instructions.float import minimum
 
 
 def half_bits(kind, value):

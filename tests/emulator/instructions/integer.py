@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import TYPES, Modifiers, instruction, unknown
-from emulator.floats import bf16_to_f32, half_to_f32
-from emulator.program import Immediate, Pair
+from tests.emulator.decode import TYPES, Modifiers, instruction, unknown
+from tests.emulator.floats import bf16_to_f32, half_to_f32
+from tests.emulator.program import Immediate, Pair
 
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 HALF_TYPES = ("f16", "bf16", "f16x2", "bf16x2")
@@ -16,8 +16,8 @@ FLOAT_TYPES = ("f32", "f64", *HALF_TYPES)
 
 
 def _float_rule(name):
-    from emulator.instructions import float as float_room
-    from emulator.instructions import half as half_room
+    from tests.emulator.instructions import float as float_room
+    from tests.emulator.instructions import half as half_room
 
     def rule(d, ins):
         kind = ins.modifiers[-1] if ins.modifiers else ""
@@ -156,7 +156,9 @@ def _divide(a, b):
     if a.dtype.kind == "u":
         quotient = a // safe
     else:
-        quotient = np.where((a < 0) != (safe < 0), -(np.abs(a) // np.abs(safe)), np.abs(a) // np.abs(safe))
+        unsigned = np.dtype(f"u{a.dtype.itemsize}")
+        size = (np.abs(a).view(unsigned) // np.abs(safe).view(unsigned)).view(a.dtype)
+        quotient = np.where((a < 0) != (safe < 0), -size, size)
     return np.where(zero, np.array(-1).astype(a.dtype), quotient).astype(a.dtype)
 
 
@@ -374,13 +376,14 @@ def bfe(d, ins):
         count = (c.full(length(c)) & np.uint32(0xFF)).astype(np.int64)
         unsigned = value.view("u" + str(bits // 8))
         one = unsigned.dtype.type(1)
-        field = shift_right(unsigned, start, bits)
+        field = shift_right(value, start, bits).view(unsigned.dtype)
         mask = np.where(count >= bits, ~unsigned.dtype.type(0), shift_left(np.full_like(unsigned, 1), count, bits) - one)
         field = field & mask
         if kind[0] == "s":
             top = np.minimum(start + count - 1, bits - 1)
             sign = (shift_right(unsigned, np.maximum(top, 0), bits) & one) != 0
             field = np.where(sign & (count > 0), field | ~mask, field)
+            field = np.where(count > 0, field, unsigned.dtype.type(0))
         write(c, field.astype(unsigned.dtype))
 
     return run

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator import fragments
-from emulator.decode import Modifiers, instruction, unknown
-from emulator.floats import bf16_to_f32, half_to_f32, join_pair, small_table, split_pair, to_half
+from tests.emulator import fragments
+from tests.emulator.decode import Modifiers, instruction, unknown
+from tests.emulator.floats import bf16_to_f32, half_to_f32, join_pair, small_table, split_pair, to_half
 
 # element type -> bits in the register
 BITS = {

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import TYPES, UNSIGNED_OF, Modifiers, instruction, storage_of, unknown
-from emulator.errors import Fault
-from emulator.floats import bf16_to_f32, f32_to_bf16, half_to_f32, join_pair, split_pair, to_half
-from emulator.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from emulator.program import Immediate, Register, Special, Symbol, Vector
+from tests.emulator.decode import TYPES, UNSIGNED_OF, Modifiers, instruction, storage_of, unknown
+from tests.emulator.errors import Fault
+from tests.emulator.floats import bf16_to_f32, f32_to_bf16, half_to_f32, join_pair, split_pair, to_half
+from tests.emulator.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from tests.emulator.program import Immediate, Register, Special, Symbol, Vector
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const", "param::entry")
 ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc")
@@ -350,7 +350,7 @@ def _atomic_function(op, kind, ins):
 def atomic(d, ins):
     m = Modifiers(ins)
     if "async" in m.left:
-        from emulator.instructions import bulk
+        from tests.emulator.instructions import bulk
 
         return bulk.red_async(d, ins)
     kind = m.type()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import Modifiers, instruction, unknown
+from tests.emulator.decode import Modifiers, instruction, unknown
 
 
 @instruction("membar", "fence", forms=("membar.cta|gl|sys", "fence.acq_rel|sc.scope", "fence.proxy.async{.space}",

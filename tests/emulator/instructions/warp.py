@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.decode import Modifiers, instruction, unknown
-from emulator.program import Pair
+from tests.emulator.decode import Modifiers, instruction, unknown
+from tests.emulator.program import Pair
 
 
 @instruction("shfl", forms=("shfl.sync.up|down|bfly|idx.b32 d{|p}, a, b, c, mask",))
