@@ -74,6 +74,11 @@ class PackedWeight:
         moved = {name: tensor.to(device) for name, tensor in self.tensors.items() if tensor is not None}
         return packed_of(self.format, self.n, self.k, moved)
 
+    def clone(self) -> PackedWeight:
+        """The same weight in memory of its own."""
+        cloned = {name: tensor.clone() for name, tensor in self.tensors.items() if tensor is not None}
+        return packed_of(self.format, self.n, self.k, cloned)
+
     def state_dict(self, prefix: str = "") -> dict[str, torch.Tensor]:
         """Tensors and document under `prefix`; every value is a tensor, so safetensors can store it."""
         state = {prefix + name: tensor for name, tensor in self.tensors.items() if tensor is not None}
