@@ -222,11 +222,10 @@ def load_function(cubin: bytes, symbol: str, device_index: int, driver: Driver |
                 "takes"
             )
         module = used.check("cuModuleLoadData", result, explanation)
-        handle = used.check(
-            "cuModuleGetFunction",
-            used.bindings.cuModuleGetFunction(module, symbol.encode()),
-            f"the cubin has no function {symbol!r}",
-        )
+        result = used.bindings.cuModuleGetFunction(module, symbol.encode())
+        if result[0]:
+            used.bindings.cuModuleUnload(module)
+        handle = used.check("cuModuleGetFunction", result, f"the cubin has no function {symbol!r}")
         return Function(used, context, module, handle, symbol, device_index)
 
 

@@ -6,7 +6,6 @@ Assumes POSIX pipes. A worker that dies or hangs costs its own request only; a f
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import select
@@ -18,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from humming_compile import protocol
 from humming_compile.errors import (
@@ -55,9 +54,8 @@ class Worker:
             # `-m` puts the working folder on the module path: make it the folder this package is in, not the user's.
             cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         )
-        assert self.process.stdin is not None and self.process.stdout is not None  # noqa: S101  (for mypy)
-        self._requests = self.process.stdin.fileno()
-        self._answers = self.process.stdout.fileno()
+        self._requests = cast(IO[bytes], self.process.stdin).fileno()
+        self._answers = cast(IO[bytes], self.process.stdout).fileno()
         os.set_blocking(self._requests, False)
         os.set_blocking(self._answers, False)
         self.hello: dict[str, Any] | None = None
@@ -98,28 +96,34 @@ class Worker:
 
     def log_tail(self) -> str:
         """The end of what the process wrote to its standard error."""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _LOG_TAIL))
-        return self._log.read().decode(errors="replace").strip()
+        # Read by position: the child writes through the same file offset.
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), _LOG_TAIL, max(0, size - _LOG_TAIL))
+        return tail.decode(errors="replace").strip()
 
-    def stop(self) -> int | None:
-        """Ends the process, waits for it and returns its exit code (None when not known)."""
+    def await_end(self) -> None:
+        """Gives a process that closed its pipes a moment to end by itself, so that its exit code is its own."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+
+    def kill(self) -> None:
+        """Ends the process at once and waits for it; safe beside another thread that uses this worker."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        return self.reap()
+        self.process.wait()
 
-    def reap(self) -> int | None:
-        """Waits for an ended process and returns its exit code; None when SIGCHLD is ignored and nobody knows."""
-        code = self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self._log):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        return None if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else code
+    def stop(self) -> int | None:
+        """Ends the process and closes the pipes; the exit code, None where SIGCHLD is ignored (nobody knows it)."""
+        self.kill()
+        self._close()
+        return None if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else self.process.returncode
 
     def forget(self) -> None:
         """In a forked child: closes the copies of the parent's pipes and leaves the parent's process alone."""
         self.process.returncode = 0  # not our child: nothing to wait for
+        self._close()
+
+    def _close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout, self._log):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -144,15 +148,18 @@ class Pool:
         self.size = size
         self._timeout = timeout
         self._check_hello = check_hello
+        self._closed = False
+        self.hello: dict[str, Any] | None = None  # what the newest worker said of its compiler
+        self._workers: set[Worker] = set()
         self._reset()
         _pools.add(self)
+        # Runs when the pool is collected and at exit, whichever comes first.
+        weakref.finalize(self, _end_workers, self._workers)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[Worker] = []
-        self._workers: set[Worker] = set()
         self._starting = 0
-        self._closed = False
 
     def run(self, message: Message | None, name: str, target: str) -> Message:
         """Sends a request to a free worker and returns its answer; without a request, what the worker said of itself.
@@ -165,7 +172,7 @@ class Pool:
         kept = False
         try:
             if worker.hello is None:
-                worker.hello = self._greet(worker, deadline)
+                self.hello = worker.hello = self._greet(worker, deadline)
             if message is None:
                 answer = Message(head=worker.hello)
             else:
@@ -184,9 +191,8 @@ class Pool:
                 seconds=self._timeout,
             ) from error
         except (_WorkerEndedError, ProtocolError) as error:
-            if isinstance(error, ProtocolError):
-                worker.process.kill()
-            worker.process.wait()
+            if isinstance(error, _WorkerEndedError):
+                worker.await_end()
             log = worker.log_tail()
             code = worker.stop()
             raise WorkerCrashError(
@@ -210,20 +216,9 @@ class Pool:
         """Ends all workers and waits for them. Requests that are running fail with WorkerCrashError."""
         with self._changed:
             self._closed = True
-            workers = list(self._workers)
             self._idle.clear()
             self._changed.notify_all()
-        for worker in workers:
-            with contextlib.suppress(ProcessLookupError):
-                worker.process.kill()
-        for worker in workers:
-            worker.process.wait()
-            with self._changed:
-                busy = worker in self._workers and worker not in self._idle
-            if not busy:
-                worker.reap()
-        with self._changed:
-            self._workers.clear()
+        _end_workers(self._workers)
 
     def _greet(self, worker: Worker, deadline: float) -> dict[str, Any]:
         hello = worker.receive(deadline).head
@@ -242,7 +237,7 @@ class Pool:
                     if worker.alive():
                         return worker
                     self._workers.discard(worker)
-                    worker.reap()
+                    worker.stop()
                 if len(self._workers) + self._starting < self.size:
                     self._starting += 1
                     break
@@ -273,6 +268,7 @@ class Pool:
     def _forget_after_fork(self) -> None:
         for worker in self._workers:
             worker.forget()
+        self._workers.clear()
         self._reset()
 
 
@@ -323,10 +319,10 @@ def _after_fork_in_child() -> None:
         pool._forget_after_fork()
 
 
-@atexit.register
-def _close_all() -> None:
-    for pool in list(_pools):
-        pool.close()
+def _end_workers(workers: set[Worker]) -> None:
+    """Ends workers, busy or not. Their pipes are closed by whoever uses them, or when they are collected."""
+    for worker in list(workers):
+        worker.kill()
 
 
 os.register_at_fork(

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -85,7 +86,7 @@ class CompileService:
                     command,
                     size=self.settings.workers,
                     timeout=self.settings.timeout_seconds,
-                    check_hello=self._check_hello,
+                    check_hello=partial(_check_hello, self.toolkit),
                 )
             return self._pool
 
@@ -228,7 +229,7 @@ class CompileService:
             )
         fields = {"name": request.name, "target": request.target, "log": log}
         if "--gpu-architecture" in log or "--nv_arch" in log:
-            known = self._known_targets
+            known = self.known_targets()
             return UnknownTargetError(
                 f"NVRTC {toolkit.version_text} does not know the target {request.target!r} of {request.name!r}; it "
                 f"knows {', '.join(known)} (some also with 'a' or 'f'): install a newer nvidia-cuda-nvrtc",
@@ -259,21 +260,10 @@ class CompileService:
             )
         return MissingHeaderError(text, header=header, package=package, **fields)
 
-    def _check_hello(self, hello: dict[str, Any]) -> None:
-        version = tuple(hello["version"])
-        if version != self.toolkit.version:
-            raise ToolkitError(
-                f"{self.toolkit.library} says it is NVRTC {version[0]}.{version[1]}, but the files beside it belong to "
-                f"{self.toolkit.version_text}: reinstall it ({INSTALL_HINT})",
-                package="nvidia-cuda-nvrtc",
-            )
-        self._known_targets: tuple[str, ...] = tuple(f"sm_{number}" for number in hello["architectures"])
-
     def known_targets(self) -> tuple[str, ...]:
         """Targets that the NVRTC at hand knows, without their 'a' and 'f' forms. Starts a worker if none has run."""
-        if not hasattr(self, "_known_targets"):
-            self.pool.run(None, "nothing", "no target")
-        return self._known_targets
+        hello = self.pool.hello or self.pool.run(None, "nothing", "no target").head
+        return tuple(f"sm_{number}" for number in hello["architectures"])
 
     def _keep(self, request: CompileRequest, reached: Reached) -> str:
         """Saves a unit that failed, with its headers, where settings ask for it; returns the folder or ""."""
@@ -300,6 +290,17 @@ def default_service() -> CompileService:
         if _default is None:
             _default = CompileService()
         return _default
+
+
+def _check_hello(toolkit: Toolkit, hello: dict[str, Any]) -> None:
+    """Refuses a worker whose NVRTC is not the one that the compile keys name."""
+    version = tuple(hello["version"])
+    if version != toolkit.version:
+        raise ToolkitError(
+            f"{toolkit.library} says it is NVRTC {version[0]}.{version[1]}, but the files beside it belong to "
+            f"{toolkit.version_text}: reinstall it ({INSTALL_HINT})",
+            package="nvidia-cuda-nvrtc",
+        )
 
 
 def _artifact(entry: Entry, origin: Any, started: float) -> Artifact:

@@ -135,11 +135,15 @@ class Store:
         try:
             with contextlib.suppress(OSError):  # only the one who made it may
                 os.fchmod(descriptor, mode)
-            held = _wait_for_lock(descriptor, timeout)
+            try:
+                held = _wait_for_lock(descriptor, timeout)
+                goes = held
+            except OSError:  # this file system has no locks, so the file is of no use to anyone
+                held, goes = False, True
             try:
                 yield held
             finally:
-                if held:
+                if goes:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                     # Told explicitly: a forked child may hold a copy of the descriptor.
@@ -217,6 +221,7 @@ class Store:
 
 
 def _wait_for_lock(descriptor: int, timeout: float) -> bool:
+    """Whether the lock was got in time; OSError where there are no locks."""
     deadline = time.monotonic() + timeout
     pause = 0.002
     while True:
@@ -225,7 +230,7 @@ def _wait_for_lock(descriptor: int, timeout: float) -> bool:
             return True
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
-                return False
+                raise
         if time.monotonic() >= deadline:
             return False
         time.sleep(pause)
