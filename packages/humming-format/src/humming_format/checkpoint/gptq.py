@@ -81,8 +81,8 @@ def read_gptq(
     if wrapping:
         notes.append(
             f"{len(wrapping)} layers store zero points of all ones, such as {shown(wrapping[0])}: taken as zero "
-            "point 0, stored minus one field by field. Exporters that subtract from whole words (GPTQModel writing gptq) borrow "
-            "from the next field instead, and cannot be told apart; export such models as gptq_v2"
+            "point 0, stored minus one field by field. Exporters that subtract from whole words (GPTQModel writing "
+            "gptq) borrow from the next field instead, and cannot be told apart; export such models as gptq_v2"
         )
     return GptqLayers(layers=tuple(layers), used=frozenset(used), method=method, notes=tuple(notes))
 

@@ -32,9 +32,9 @@ class GptqLayout:
     "gptq_v2" stores the zero point itself.
 
     Public tools differ on the stored 15 of v1. Some kernels compute 16 and some wrap to 0, as here; wrapping alone
-    gives v1 and v2 of the same weights the same meaning. Others subtract and add 1 on whole words, which borrows from and
-    carries into the next field wherever a zero point is 0; such files cannot be told apart from field-by-field ones, so
-    the reader leaves a note when an asymmetric v1 layer stores all ones.
+    gives v1 and v2 of the same weights the same meaning. Others subtract and add 1 on whole words, which borrows from
+    and carries into the next field wherever a zero point is 0; such files cannot be told apart from field-by-field
+    ones, so the reader leaves a note when an asymmetric v1 layer stores all ones.
     """
 
     bits: int
