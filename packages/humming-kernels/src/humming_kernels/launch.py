@@ -9,6 +9,7 @@ import struct
 import attrs
 
 from .config import LayerConfig, ScalePlace, TuningConfig
+from .errors import KernelError
 from .packed_layout import ATOM_ROWS, BRICK_K, BRICK_ROWS
 
 ARGUMENT_FIELDS: tuple[tuple[str, str], ...] = (
@@ -69,11 +70,16 @@ class LaunchRecipe:
     shared_bytes: int
 
     def plan(self, m: int, n: int, k: int, multiprocessors: int) -> LaunchShape:
-        """The launch for m > 0 tokens of an [n, k] weight on a device with that many multiprocessors."""
+        """The launch for m > 0 tokens of an [n, k] weight on a device with that many multiprocessors.
+
+        Raises KernelError where the work units do not fit 31 bits.
+        """
         tuning = self.tuning
         stages = -(-k // tuning.stage_k)
         tiles = -(-n // tuning.block_n) * -(-m // tuning.block_m)
-        if tuning.split_k:
+        if not tuning.is_split:
+            units_per_block = units_per_tile = stages
+        elif tuning.split_k:
             # Evenly: every tile has split_k blocks, the last of which may find less work.
             split = min(tuning.split_k, max(1, stages // tuning.warps_k))
             units_per_block = -(-stages // split)
@@ -83,6 +89,11 @@ class LaunchRecipe:
             units_per_tile = _round_up(stages, tuning.warps_k)
             even = _round_up(-(-tiles * units_per_tile // blocks), tuning.warps_k)
             units_per_block = min(even, units_per_tile * tiles)
+        if tiles * units_per_tile >= 2**31:
+            raise KernelError(
+                f"a launch has at most 2^31 - 1 work units; {m} tokens of a {n} x {k} weight make "
+                f"{tiles * units_per_tile}, so split the tokens over several calls"
+            )
         grid = -(-tiles * units_per_tile // units_per_block)
         is_split = units_per_block % units_per_tile != 0
         return LaunchShape(

@@ -20,5 +20,5 @@ def dense_symbol(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         f"_n{tuning.block_n}m{tuning.block_m}k{tuning.stage_k}"
         f"_w{tuning.warps_n}x{tuning.warps_m}x{tuning.warps_k}_s{tuning.stages}"
         f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}"
-        f"{'e' if tuning.evict_first else ''}{'_bias' if layer.bias else ''}"
+        f"{'p' if tuning.is_split else ''}{'e' if tuning.evict_first else ''}{'_bias' if layer.bias else ''}"
     )

@@ -39,6 +39,11 @@ class TuningConfig:
     blocks_per_multiprocessor: int = 1
 
     @property
+    def is_split(self) -> bool:
+        """Whether tiles are split along k among blocks, which then add their sums through a workspace."""
+        return self.split_k != 1
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps_n * self.warps_m * self.warps_k

@@ -46,6 +46,7 @@ struct TuningConfig {
   int stages;
   ScalePlace scale_place;
   int raster_m;      // token tiles walked before the next feature tile
+  bool split;        // tiles are split along k among blocks
   bool evict_first;  // weights are read once: tell L2 to drop them first
 };
 

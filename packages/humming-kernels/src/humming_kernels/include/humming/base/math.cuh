@@ -10,6 +10,7 @@ namespace humming::base {
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 constexpr int minimum(int a, int b) { return a < b ? a : b; }
+constexpr u32 minimum(u32 a, u32 b) { return a < b ? a : b; }
 constexpr int maximum(int a, int b) { return a > b ? a : b; }
 
 // 2^exponent as the bits of a normal f32.

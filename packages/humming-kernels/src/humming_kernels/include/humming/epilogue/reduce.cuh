@@ -6,7 +6,7 @@
 #include <humming/arch/sm75/memory.cuh>
 #include <humming/base/shape.cuh>
 #include <humming/epilogue/store.cuh>
-#include <humming/schedule/stream_k.cuh>
+#include <humming/schedule/raster.cuh>
 
 namespace humming::epilogue {
 
@@ -29,7 +29,10 @@ struct Reduce {
   template <class Schedule>
   __device__ __forceinline__ void run(const float (&sums)[Shape::kAtoms][Shape::kTiles][4],
                                       const schedule::Segment& segment, const Schedule& schedule) const {
-    float* slot = arguments.workspace + schedule.workspace_slot(segment, blockIdx.x) * kTileFloats;
+    float* slot = nullptr;
+    if constexpr (kTuning.split) {
+      slot = arguments.workspace + schedule.workspace_slot(segment.tile, blockIdx.x) * kTileFloats;
+    }
 #pragma unroll
     for (int slice = 0; slice < Shape::kTiles / Shape::kSliceTiles; ++slice) {
       __syncthreads();  // the ring, or the slice before, has been read
@@ -46,15 +49,19 @@ struct Reduce {
         for (int g = 1; g < kTuning.warps_k; ++g) {
           add(sum, *reinterpret_cast<const Floats4*>(shared + (g * kTokens + row) * Shape::kReducePitch + feature));
         }
-        if (segment.whole) {
+        if (!kTuning.split || segment.whole) {
           store(segment, token, feature, sum);
         } else {
           *reinterpret_cast<Floats4*>(slot + token * kTuning.block_n + feature) = sum;
         }
       }
     }
-    if (!segment.whole && is_last(segment)) add_partial_tiles(segment, schedule);
-    __syncthreads();  // shared memory may be filled again
+    if constexpr (kTuning.split) {
+      if (!segment.whole && is_last(segment.tile, schedule.contributors(segment.tile))) {
+        add_partial_tiles(segment, schedule);
+      }
+      __syncthreads();  // shared memory may be filled again
+    }
   }
 
  private:
@@ -86,16 +93,16 @@ struct Reduce {
   }
 
   // Arrives at the tile's counter; true in all threads of the last block.
-  __device__ __forceinline__ bool is_last(const schedule::Segment& segment) const {
+  __device__ __forceinline__ bool is_last(int tile, int contributors) const {
     __shared__ int arrived;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      arrived = arch::sm75::add_acquire_release(arguments.counters + segment.tile, 1);
-      if (arrived == segment.contributors - 1) arguments.counters[segment.tile] = 0;
+      arrived = arch::sm75::add_acquire_release(arguments.counters + tile, 1);
+      if (arrived == contributors - 1) arguments.counters[tile] = 0;
     }
     __syncthreads();
-    const bool last = arrived == segment.contributors - 1;
+    const bool last = arrived == contributors - 1;
     if (last) __threadfence();
     return last;
   }
@@ -103,6 +110,8 @@ struct Reduce {
   template <class Schedule>
   __device__ __forceinline__ void add_partial_tiles(const schedule::Segment& segment, const Schedule& schedule) const {
     const int tokens = base::minimum(kTuning.block_m, arguments.m - segment.tile_m * kTuning.block_m);
+    const int first_block = schedule.first_block(segment.tile);
+    const int end_block = first_block + schedule.contributors(segment.tile);
 #pragma unroll 1
     for (int i = threadIdx.x; i < tokens * kQuads; i += Shape::kThreads) {
       const int feature = i % kQuads * 4;
@@ -110,8 +119,8 @@ struct Reduce {
       const float* part = arguments.workspace + token * kTuning.block_n + feature;
       Floats4 sum = {{0.0f, 0.0f, 0.0f, 0.0f}};
 #pragma unroll 4
-      for (int c = 0; c < segment.contributors; ++c) {
-        const i64 slot = schedule.workspace_slot(segment, segment.first_block + c);
+      for (int block = first_block; block < end_block; ++block) {
+        const i64 slot = schedule.workspace_slot(segment.tile, block);
         add(sum, arch::sm75::load_global_floats4_l2(part + slot * kTileFloats));
       }
       store(segment, token, feature, sum);

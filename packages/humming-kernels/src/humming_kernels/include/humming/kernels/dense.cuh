@@ -14,6 +14,7 @@
 #include <humming/epilogue/store.cuh>
 #include <humming/mma/mma_sync_tile.cuh>
 #include <humming/pipeline/multistage.cuh>
+#include <humming/schedule/data_parallel.cuh>
 #include <humming/schedule/stream_k.cuh>
 
 namespace humming::kernels {
@@ -42,7 +43,8 @@ struct Dense {
   using Operand = decode::Operand<kLayer, kCompute, kTuning.scale_place>;
   using Tile = mma::MmaSyncTile<kCompute.activation, kTarget>;
   using Pipeline = pipeline::Multistage<kTuning.stages, Shape::kGroupWarps, kTuning.warps_k, Copier>;
-  using Schedule = schedule::StreamK<kTuning>;
+  using Schedule =
+      typename Select<kTuning.split, schedule::StreamK<kTuning>, schedule::DataParallel<kTuning>>::Type;
   static constexpr bool kOnAccumulator = kTuning.scale_place == ScalePlace::kAccumulator;
   static constexpr bool kChannelScale = kTuning.scale_place == ScalePlace::kEpilogue;
   using Store = epilogue::Store<kLayer, kCompute, kChannelScale, kOnAccumulator ? 0 : Operand::kOwed>;
@@ -88,7 +90,7 @@ struct Dense {
           [&](int index, int slot) {
             stage.issue(segment.first_stage + group + index * kTuning.warps_k, ring + slot * Shape::kStageBytes);
           },
-          [&](int slot) { self.use(ring + slot * Shape::kStageBytes); });
+          [&] { stage.zero_missing_tokens(ring); }, [&](int slot) { self.use(ring + slot * Shape::kStageBytes); });
       reduce.run(self.sums, segment, schedule);
     }
   }

@@ -14,14 +14,16 @@ template <int kStages, int kGroupWarps, int kGroups, class Copier>
 struct Multistage {
   static_assert(kStages >= 2, "the stage in use and the one in flight");
 
-  // Issue(index, slot) starts the copies of a stage, Use(slot) consumes it; `count` stages in all.
-  template <class Issue, class Use>
-  static __device__ __forceinline__ void run(int count, int group, Issue issue, Use use) {
+  // Issue(index, slot) starts the copies of a stage, Use(slot) consumes it; `count` stages in all. Prepare() is what
+  // must be written to the slots besides the copies; it runs under the first of them.
+  template <class Issue, class Prepare, class Use>
+  static __device__ __forceinline__ void run(int count, int group, Issue issue, Prepare prepare, Use use) {
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       if (i < count) issue(i, i);
       Copier::commit();
     }
+    prepare();
     int slot = 0;
     int free_slot = kStages - 1;
 #pragma unroll 1

@@ -1,0 +1,45 @@
+// The order in which tiles are walked, and what a block does of one tile.
+// Used by the schedules.
+// Assumes fewer than 2^31 tiles (humming_kernels.launch refuses more).
+#pragma once
+
+#include <humming/base/arguments.cuh>
+#include <humming/base/math.cuh>
+
+namespace humming::schedule {
+
+struct Segment {
+  int tile;
+  int tile_n;
+  int tile_m;
+  int first_stage;
+  int stages;  // may be zero or less: the block only arrives
+  bool whole;  // the block has all of k: no partial sums
+};
+
+// Bands of raster_m token tiles, inside a band token tiles first: neighbours share weights and activations in L2.
+template <base::TuningConfig kTuning>
+struct Raster {
+  int tiles_n;
+  int tiles_m;
+
+  __device__ __forceinline__ explicit Raster(const base::DenseArguments& arguments)
+      : tiles_n(base::ceil_div(arguments.n, kTuning.block_n)), tiles_m(base::ceil_div(arguments.m, kTuning.block_m)) {}
+
+  __device__ __forceinline__ void place(int tile, Segment& segment) const {
+    segment.tile = tile;
+    if (tiles_m == 1) {
+      segment.tile_n = tile;
+      segment.tile_m = 0;
+      return;
+    }
+    const base::u32 band_tiles = kTuning.raster_m * tiles_n;
+    const int band = static_cast<base::u32>(tile) / band_tiles;
+    const int in_band = tile - band * band_tiles;
+    const base::u32 height = base::minimum(kTuning.raster_m, tiles_m - band * kTuning.raster_m);
+    segment.tile_n = static_cast<base::u32>(in_band) / height;
+    segment.tile_m = band * kTuning.raster_m + in_band - segment.tile_n * height;
+  }
+};
+
+}  // namespace humming::schedule
