@@ -149,7 +149,7 @@ class Memory:
             self.last = last
             return [(last, None, (addresses - np.uint64(last.origin)).astype(np.int64))]
         places = np.searchsorted(np.array(self.bases, np.uint64), addresses, side="right") - 1
-        ends = np.array([a.end for a in self.allocations], np.uint64)
+        ends = np.array([a.end for a in self.allocations] or [0], np.uint64)
         outside = (places < 0) | (addresses + np.uint64(size) > ends[np.maximum(places, 0)])
         if outside.any():
             first = int(addresses[outside][0])

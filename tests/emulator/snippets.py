@@ -24,7 +24,7 @@ def module(body, target="sm_90a", parameters=64, shared=0, directives=""):
     )
 
 
-def evaluate(body, outputs, threads=32, **inputs):
+def evaluate(body, outputs, threads=32, shared_bytes=0, **inputs):
     """Values of the named output registers after the text.
 
     inputs: name -> array (its dtype gives the register's width). outputs: name -> register type.
@@ -60,7 +60,7 @@ def evaluate(body, outputs, threads=32, **inputs):
     lines.append("ret;")
     arguments = b"".join(struct.pack("<Q", a) for a in addresses)
     text = module("\n".join(lines), parameters=max(len(arguments), 8))
-    run(text, "snippet", 1, threads, 0, arguments.ljust(8, b"\0"), memory)
+    run(text, "snippet", 1, threads, shared_bytes, arguments.ljust(8, b"\0"), memory)
     read = {name: allocation.read() for name, allocation in results.items()}
     return next(iter(read.values())) if len(read) == 1 else read
 
