@@ -71,7 +71,7 @@ BENCH_KEYS: dict[str, dict[str, Any]] = {
 # Two rows that agree on these are measurements of the same point; the newest counts.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "dense": ("gpu", "m", "n", "k", "weight", "scale", "activation", "accumulation"),
-    "compile": ("gpu", "target", "weight", "scale", "activation", "cores", "kernels"),
+    "compile": ("gpu", "target", "m", "weight", "scale", "activation", "cores"),
     "launch": ("gpu", "m", "n", "k", "weight", "scale", "activation", "call"),
 }
 

@@ -2,6 +2,7 @@
 # Runs the GPU side of the project on a machine that has a CUDA device and this checkout, with nothing installed.
 # Usage: tests/gpu/run_on_device.sh [quick|correctness|bench|sweep|sanitize|all] [arguments of the benchmark ...]
 # Assumes python3 with torch, attrs, filelock, cuda-bindings, pytest and pytest-timeout; logs and rows go to $OUT (./out).
+# HUMMING_COMMIT names the code in rows where git does not know it.
 set -u -o pipefail
 
 cd "$(dirname "$0")/../.."
@@ -26,7 +27,7 @@ step() {
   shift 2
   echo "=== $name (at most $limit s)"
   timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$OUT/$name.log"
-  code=$?
+  code=${PIPESTATUS[0]}
   [ "$code" -ne 0 ] && failed=1
   summary+=("$(printf '%-12s exit %-4s %4d s' "$name" "$code" $((SECONDS - begin)))")
 }
@@ -46,15 +47,34 @@ bench() {
 
 sweep() { step sweep 540 python3 -m benchmarks.dense --sweep "$@"; }
 
+# watch TOOL: the small smoke run under compute-sanitizer, our kernels alone where the tool can select them.
+watch() {
+  local tool=$1 option filter=()
+  for option in --kernel-name --kernel-regex; do
+    if [ ${#filter[@]} -eq 0 ] && compute-sanitizer --help 2>&1 | grep -q -- "$option "; then
+      filter=("$option" "kns=humming_")
+    fi
+  done
+  step "$tool" 150 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 9 \
+    python3 -m tests.gpu.smoke --small
+  if ! grep -q 'SUMMARY' "$OUT/$tool.log" && [ ${#filter[@]} -gt 0 ]; then
+    step "$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 python3 -m tests.gpu.smoke --small
+  fi
+}
+
 sanitize() {
+  python3 -m tests.gpu.smoke --small >"$OUT/sanitize-compile.log" 2>&1 # compiles outside the tool
   # Without torch's caching allocator every tensor is an allocation of its own, so that a stray access is seen.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-  python3 -m tests.gpu.smoke --small >/dev/null 2>&1 # compiles outside the tool
-  step memcheck 150 compute-sanitizer --tool memcheck --error-exitcode 9 python3 -m tests.gpu.smoke --small
-  step racecheck 150 compute-sanitizer --tool racecheck --error-exitcode 9 python3 -m tests.gpu.smoke --small
+  watch memcheck
+  watch racecheck
   unset PYTORCH_NO_CUDA_MEMORY_CACHING
 }
 
+if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+  echo "needs a CUDA device, python3's torch sees none" >&2
+  exit 2
+fi
 case $mode in
   quick | correctness) "$mode" ;;
   bench | sweep) "$mode" "$@" ;;
