@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from humming_format.zero_point import ZeroPointKind
 
+from .config import Pipeline
+
 DECODERS: dict[str, str] = {
     "u4": "decode/unsigned_integer.cuh",
     "u8": "decode/unsigned_integer.cuh",
@@ -32,4 +34,8 @@ ZERO_POINT_ENUMERATORS: dict[ZeroPointKind, str] = {
     ZeroPointKind.MINIMUM: "kMinimum",
 }
 
-DENSE_KERNEL = "kernels/dense.cuh"
+DENSE_KERNELS: dict[Pipeline, tuple[str, str]] = {
+    Pipeline.MULTISTAGE: ("kernels/dense.cuh", "Dense"),
+    Pipeline.WARP_SPECIALIZED: ("kernels/dense_wgmma.cuh", "DenseWgmma"),
+}
+"""Pipeline -> the header of its dense kernel and the name of the template in it."""

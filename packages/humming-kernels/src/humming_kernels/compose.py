@@ -8,12 +8,13 @@ import attrs
 
 from . import emit
 from .arch import Arch
-from .components import DECODERS, DENSE_KERNEL
+from .components import DECODERS, DENSE_KERNELS
 from .config import ComputeConfig, LayerConfig, TuningConfig
 from .headers import reached_headers
 from .launch import LaunchRecipe, recipe
 from .names import dense_symbol
 from .rules import require
+from .wgmma_header import wgmma_header_name
 
 
 @attrs.frozen(kw_only=True)
@@ -36,11 +37,17 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
     require(layer, compute, tuning, arch)
     symbol = dense_symbol(layer, compute, tuning)
     launch = recipe(layer, tuning)
+    header, template = DENSE_KERNELS[tuning.pipeline]
+    includes = [DECODERS[layer.weight.number.name], header]
+    parameters, arguments = ["DenseArguments arguments"], ["arguments"]
+    if launch.tensor_box is not None:
+        includes.insert(1, wgmma_header_name(tuning.block_m, compute.activation).removeprefix("humming/"))
+        parameters.append("TensorMap activation_map")
+        arguments.append("activation_map")
     unit_text = "\n".join(
         [
             f"// {symbol} for {arch.name}, written by humming_kernels.compose.",
-            f"#include <humming/{DECODERS[layer.weight.number.name]}>",
-            f"#include <humming/{DENSE_KERNEL}>",
+            *(f"#include <humming/{name}>" for name in includes),
             "",
             "namespace {",
             "using namespace humming::base;",
@@ -48,14 +55,14 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
             emit.compute_initialiser(compute),
             emit.tuning_initialiser(tuning),
             emit.target_initialiser(arch),
-            "using Kernel = humming::kernels::Dense<kLayer, kCompute, kTuning, kTarget>;",
+            f"using Kernel = humming::kernels::{template}<kLayer, kCompute, kTuning, kTarget>;",
             f'static_assert(Kernel::kThreads == {launch.threads}, "threads differ from the launch recipe");',
             f'static_assert(Kernel::kSharedBytes == {launch.shared_bytes}, "bytes differ from the launch recipe");',
             "}  // namespace",
             "",
             f'extern "C" __global__ void __launch_bounds__({launch.threads}, {tuning.blocks_per_multiprocessor})',
-            f"{symbol}(const __grid_constant__ DenseArguments arguments) {{",
-            "  Kernel::run(arguments);",
+            f"{symbol}({', '.join(f'const __grid_constant__ {parameter}' for parameter in parameters)}) {{",
+            f"  Kernel::run({', '.join(arguments)});",
             "}",
             "",
         ]

@@ -50,6 +50,7 @@ def tuning_initialiser(tuning: TuningConfig) -> str:
         "kTuning",
         "TuningConfig",
         {
+            "pipeline": f"Pipeline::{tuning.pipeline.value}",
             "block_n": tuning.block_n,
             "block_m": tuning.block_m,
             "stage_k": tuning.stage_k,

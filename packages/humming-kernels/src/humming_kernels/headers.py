@@ -9,6 +9,7 @@ import re
 from importlib import resources
 
 from .errors import KernelError
+from .wgmma_header import wgmma_header_text
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(humming/[^>]+)>", re.MULTILINE)
 
@@ -16,6 +17,9 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(humming/[^>]+)>", re.MULTIL
 @functools.cache
 def header_text(name: str) -> str:
     """The text of one header, for example "humming/base/config.cuh"."""
+    generated = wgmma_header_text(name)
+    if generated is not None:
+        return generated
     path = resources.files("humming_kernels").joinpath("include", *name.split("/"))
     if not path.is_file():
         raise KernelError(f"no CUDA header of that name in humming_kernels; got {name!r}")

@@ -8,7 +8,7 @@ import struct
 
 import attrs
 
-from .config import LayerConfig, ScalePlace, TuningConfig
+from .config import LayerConfig, Pipeline, ScalePlace, TuningConfig
 from .errors import KernelError
 from .packed_layout import ATOM_ROWS, BRICK_K, BRICK_ROWS
 
@@ -42,6 +42,13 @@ ARGUMENT_OFFSETS: dict[str, int] = {
 """Byte offset of every field, for patching a prepared block in place."""
 
 
+TENSOR_MAP_OFFSET = 128
+"""Where the tensor map begins in the argument block of kernels that take one: the next multiple of its 64 bytes."""
+
+TENSOR_MAP_BYTES = 128
+TENSOR_BOX_K = 64  # 128 bytes of 16-bit values
+
+
 def pack_arguments(**values: int) -> bytes:
     """The argument block with these fields; fields that are not named are zero."""
     unknown = values.keys() - ARGUMENT_OFFSETS.keys()
@@ -68,6 +75,9 @@ class LaunchRecipe:
     tuning: TuningConfig
     threads: int
     shared_bytes: int
+    tensor_box: tuple[int, int] | None = None
+    """(k, tokens) of the boxes in which a tensor map reads the activations, with the 128-byte swizzle; the map is the
+    second parameter, at TENSOR_MAP_OFFSET of the argument block. None: the kernel takes no tensor map."""
 
     def plan(self, m: int, n: int, k: int, multiprocessors: int) -> LaunchShape:
         """The launch for m > 0 tokens of an [n, k] weight on a device with that many multiprocessors.
@@ -79,6 +89,14 @@ class LaunchRecipe:
         tiles = -(-n // tuning.block_n) * -(-m // tuning.block_m)
         if not tuning.is_split:
             units_per_block = units_per_tile = stages
+            if tuning.pipeline is Pipeline.WARP_SPECIALIZED:  # blocks stay and take every grid-th tile
+                return LaunchShape(
+                    grid=min(tiles, multiprocessors),
+                    units_per_tile=stages,
+                    units_per_block=stages,
+                    workspace_bytes=0,
+                    counter_bytes=0,
+                )
         elif tuning.split_k:
             # Evenly: every tile has split_k blocks, the last of which may find less work.
             split = min(tuning.split_k, max(1, stages // tuning.warps_k))
@@ -107,7 +125,13 @@ class LaunchRecipe:
 
 def recipe(layer: LayerConfig, tuning: TuningConfig) -> LaunchRecipe:
     """The launch recipe of a layer's kernel with this tuning."""
-    return LaunchRecipe(tuning=tuning, threads=tuning.threads, shared_bytes=shared_bytes(layer, tuning))
+    specialized = tuning.pipeline is Pipeline.WARP_SPECIALIZED
+    return LaunchRecipe(
+        tuning=tuning,
+        threads=tuning.threads,
+        shared_bytes=shared_bytes(layer, tuning),
+        tensor_box=(TENSOR_BOX_K, tuning.block_m) if specialized else None,
+    )
 
 
 def stage_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
@@ -118,7 +142,8 @@ def stage_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
     lines = -(-tuning.block_n // BRICK_ROWS) * stage_groups(layer, tuning)
     scales = 2 * BRICK_ROWS * lines if tuning.scale_place is not ScalePlace.EPILOGUE else 0
     zero_bytes = {"integer": 1, "minimum": 2}.get(layer.weight.zero_point.kind.value, 0)
-    return _round_up(weights + activations + scales + zero_bytes * BRICK_ROWS * lines, 128)
+    alignment = 1024 if tuning.pipeline is Pipeline.WARP_SPECIALIZED else 128
+    return _round_up(weights + activations + scales + zero_bytes * BRICK_ROWS * lines, alignment)
 
 
 def stage_groups(layer: LayerConfig, tuning: TuningConfig) -> int:
@@ -129,6 +154,8 @@ def stage_groups(layer: LayerConfig, tuning: TuningConfig) -> int:
 def shared_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
     """Dynamic shared memory of a block: the rings of all groups of warps, or the slices of the final sum."""
     rings = tuning.warps_k * tuning.stages * stage_bytes(layer, tuning)
+    if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
+        return rings + 16 * tuning.stages + 16  # a full and an empty barrier for each stage, one flag
     tiles = tuning.block_m // 8 // tuning.warps_m
     per_tile = tuning.warps_k * tuning.warps_m * 8 * (tuning.block_n + 4) * 4
     slice_tiles = next((count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from humming_format.text import format_weight
 
-from .config import ComputeConfig, LayerConfig, ScalePlace, TuningConfig
+from .config import ComputeConfig, LayerConfig, Pipeline, ScalePlace, TuningConfig
 
+_PIPELINES = {Pipeline.MULTISTAGE: "", Pipeline.WARP_SPECIALIZED: "_wgmma"}
 _PLACES = {ScalePlace.EPILOGUE: "e", ScalePlace.ACCUMULATOR: "a", ScalePlace.OPERAND: "o"}
 
 
@@ -16,7 +17,7 @@ def dense_symbol(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
     weight = format_weight(layer.weight).replace(":", "_").replace(",", "_")
     output = "" if compute.output_number == compute.activation else f"_{compute.output_number}"
     return (
-        f"humming_dense_{weight}__{compute.activation}{output}"
+        f"humming_dense{_PIPELINES[tuning.pipeline]}_{weight}__{compute.activation}{output}"
         f"_n{tuning.block_n}m{tuning.block_m}k{tuning.stage_k}"
         f"_w{tuning.warps_n}x{tuning.warps_m}x{tuning.warps_k}_s{tuning.stages}"
         f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}"

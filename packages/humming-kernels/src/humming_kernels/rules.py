@@ -9,7 +9,7 @@ from humming_format.zero_point import ZeroPointKind
 
 from .arch import Arch
 from .components import DECODERS
-from .config import ComputeConfig, LayerConfig, ScalePlace, TuningConfig
+from .config import ComputeConfig, LayerConfig, Pipeline, ScalePlace, TuningConfig
 from .errors import UnsupportedConfigError
 from .launch import shared_bytes, stage_groups
 from .packed_layout import BRICK_ROWS
@@ -153,6 +153,8 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         reasons.append(f"split_k must be 0 (Stream-K) or the number of blocks of a tile; got {tuning.split_k}")
     if reasons:
         return tuple(reasons)
+    if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
+        reasons.extend(_check_specialized(tuning, arch))
     if tuning.block_n % (16 * tuning.warps_n) or (tuning.block_n % BRICK_ROWS and BRICK_ROWS % tuning.block_n):
         reasons.append(
             f"block_n must be 16, 32 or a multiple of {BRICK_ROWS}, with 16 rows or more for each of the warps_n "
@@ -185,6 +187,8 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
             f"shared memory of a block on {arch.name} is {arch.shared_memory} bytes; this tuning needs {shared}, lower "
             "stages, block_m, block_n or warps_k"
         )
+    if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
+        return tuple(reasons)  # its registers are fixed by setmaxnreg; 256 tokens fit
     registers = estimated_registers(layer, tuning)
     threads = tuning.threads * tuning.blocks_per_multiprocessor
     limit = min(REGISTERS_PER_THREAD, REGISTERS_PER_MULTIPROCESSOR // threads)
@@ -194,6 +198,26 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
             "or the number of warps"
         )
     return tuple(reasons)
+
+
+def _check_specialized(tuning: TuningConfig, arch: Arch) -> list[str]:
+    reasons = []
+    if not arch.has("wgmma"):
+        reasons.append(
+            f"warp-specialised kernels need wgmma, which {arch.name} does not have; use the multistage pipeline"
+        )
+    fixed = {"block_n": 128, "warps_n": 8, "warps_m": 1, "warps_k": 1, "blocks_per_multiprocessor": 1}
+    wrong = [f"{name} = {getattr(tuning, name)}" for name, value in fixed.items() if getattr(tuning, name) != value]
+    if wrong:
+        wanted = ", ".join(f"{name} = {value}" for name, value in fixed.items())
+        reasons.append(f"warp-specialised kernels have {wanted}; got {', '.join(wrong)}")
+    if tuning.block_m > 256:
+        reasons.append(f"a wgmma has at most 256 tokens; got block_m = {tuning.block_m}")
+    if tuning.scale_place is ScalePlace.ACCUMULATOR:
+        reasons.append("warp-specialised kernels multiply group scales onto the operand; got scale_place = ACCUMULATOR")
+    if tuning.stage_k % 128 and tuning.stage_k != 64:
+        reasons.append(f"warp-specialised kernels have stages of 64 or 128 k; got stage_k = {tuning.stage_k}")
+    return reasons
 
 
 def estimated_registers(layer: LayerConfig, tuning: TuningConfig) -> int:

@@ -4,6 +4,6 @@ Assumes nothing about the device; no config looks at it."""
 
 from .compute import ComputeConfig
 from .layer import LayerConfig
-from .tuning import ScalePlace, TuningConfig
+from .tuning import Pipeline, ScalePlace, TuningConfig
 
-__all__ = ["ComputeConfig", "LayerConfig", "ScalePlace", "TuningConfig"]
+__all__ = ["ComputeConfig", "LayerConfig", "Pipeline", "ScalePlace", "TuningConfig"]

@@ -17,6 +17,13 @@ class ScalePlace(enum.Enum):
     OPERAND = "kOperand"  # group scale on the decoded operand, which is rounded to its type
 
 
+class Pipeline(enum.Enum):
+    """Who copies and who multiplies. The value is the name of the enumerator in base/config.cuh."""
+
+    MULTISTAGE = "kMultistage"  # the same warps do both, mma.sync
+    WARP_SPECIALIZED = "kWarpSpecialized"  # one thread copies for two warpgroups, wgmma
+
+
 @attrs.frozen(kw_only=True)
 class TuningConfig:
     """Tile, warps, pipeline and schedule of a dense kernel.
@@ -37,6 +44,7 @@ class TuningConfig:
     evict_first: bool = False  # weights are read once: L2 drops them first
     split_k: int = 1  # blocks that share a tile; 0 deals all work evenly to the multiprocessors (Stream-K)
     blocks_per_multiprocessor: int = 1
+    pipeline: Pipeline = Pipeline.MULTISTAGE
 
     @property
     def is_split(self) -> bool:
@@ -45,5 +53,6 @@ class TuningConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps_n * self.warps_m * self.warps_k
+        """Threads of a block, the warpgroup that copies included."""
+        copying = 128 if self.pipeline is Pipeline.WARP_SPECIALIZED else 0
+        return 32 * self.warps_n * self.warps_m * self.warps_k + copying

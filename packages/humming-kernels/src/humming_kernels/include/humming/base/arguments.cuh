@@ -26,4 +26,9 @@ struct DenseArguments {
   i32 reserved;
 };
 
+// A CUtensorMap: opaque, made by the driver on the host, second parameter of kernels whose activations come by tensor copy.
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
+
 }  // namespace humming::base

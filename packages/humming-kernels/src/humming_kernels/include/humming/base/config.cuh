@@ -22,6 +22,11 @@ enum class ScalePlace : int {
   kOperand,      // group scale: onto the decoded operand, rounded to its type
 };
 
+enum class Pipeline : int {
+  kMultistage,       // the warps that multiply also copy; mma.sync
+  kWarpSpecialized,  // one warp copies for two warpgroups that multiply; wgmma
+};
+
 struct LayerConfig {
   Number weight;
   int weight_bits;
@@ -37,6 +42,7 @@ struct ComputeConfig {
 };
 
 struct TuningConfig {
+  Pipeline pipeline;
   int block_n;  // output features of a tile, a multiple of 16
   int block_m;  // tokens of a tile, a multiple of 8
   int stage_k;  // k of one pipeline stage, a multiple of 64

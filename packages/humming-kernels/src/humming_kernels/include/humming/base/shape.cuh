@@ -13,12 +13,15 @@ inline constexpr int kBrickRows = 64;
 inline constexpr int kBrickK = 64;
 inline constexpr int kStepK = 16;     // k of one mma
 inline constexpr int kTokenTile = 8;  // tokens of one mma
+inline constexpr int kWarpgroupThreads = 128;
 
 template <LayerConfig kLayer, TuningConfig kTuning>
 struct Shape {
   static constexpr int kGroupWarps = kTuning.warps_n * kTuning.warps_m;
   static constexpr int kGroupThreads = kGroupWarps * 32;
-  static constexpr int kThreads = kGroupThreads * kTuning.warps_k;
+  static constexpr int kMultiplyThreads = kGroupThreads * kTuning.warps_k;
+  static constexpr bool kSpecialized = kTuning.pipeline == Pipeline::kWarpSpecialized;
+  static constexpr int kThreads = kMultiplyThreads + (kSpecialized ? kWarpgroupThreads : 0);
 
   static constexpr int kAtoms = kTuning.block_n / kAtomRows / kTuning.warps_n;  // of one warp
   static constexpr int kTiles = kTuning.block_m / kTokenTile / kTuning.warps_m;  // of one warp
@@ -45,7 +48,9 @@ struct Shape {
   static constexpr int kWeightOffset = kActivationBytes;
   static constexpr int kScaleOffset = kWeightOffset + kWeightBytes;
   static constexpr int kZeroOffset = kScaleOffset + kScaleBytes;
-  static constexpr int kStageBytes = ceil_div(kZeroOffset + kZeroBytes, 128) * 128;
+  // Tensor copies with a swizzle of 128 bytes repeat their pattern every 1024.
+  static constexpr int kStageAlignment = kSpecialized ? 1024 : 128;
+  static constexpr int kStageBytes = ceil_div(kZeroOffset + kZeroBytes, kStageAlignment) * kStageAlignment;
   static constexpr int kRingBytes = kTuning.stages * kStageBytes;
 
   // The epilogue passes slices of the accumulators through shared memory as [group][token][feature] f32. Four floats
@@ -60,7 +65,12 @@ struct Shape {
     return tiles;
   }
   static constexpr int kSliceTiles = slice_tiles();
-  static constexpr int kSharedBytes = maximum(kTuning.warps_k * kRingBytes, reduce_bytes(kSliceTiles));
+  // Warp-specialised kernels sum in registers; behind their ring stand a full and an empty barrier for each stage, and
+  // sixteen bytes for what one thread tells the others.
+  static constexpr int kBarrierOffset = kRingBytes;
+  static constexpr int kBroadcastOffset = kBarrierOffset + 16 * kTuning.stages;
+  static constexpr int kSharedBytes =
+      kSpecialized ? kBroadcastOffset + 16 : maximum(kTuning.warps_k * kRingBytes, reduce_bytes(kSliceTiles));
 
   static_assert(kAtoms * kAtomRows * kTuning.warps_n == kTuning.block_n, "the warps must divide the rows of a block");
   static_assert(kTiles * kTokenTile * kTuning.warps_m == kTuning.block_m, "the warps must divide the tokens of a block");

@@ -5,6 +5,7 @@
 
 #include <humming/arch/sm75/memory.cuh>
 #include <humming/base/shape.cuh>
+#include <humming/epilogue/arrival.cuh>
 #include <humming/epilogue/store.cuh>
 #include <humming/schedule/raster.cuh>
 
@@ -57,7 +58,9 @@ struct Reduce {
       }
     }
     if constexpr (kTuning.split) {
-      if (!segment.whole && is_last(segment.tile, schedule.contributors(segment.tile))) {
+      __shared__ int flag;
+      if (!segment.whole && arrive_is_last(arguments.counters + segment.tile, schedule.contributors(segment.tile), &flag,
+                                           threadIdx.x == 0, [] { __syncthreads(); })) {
         add_partial_tiles(segment, schedule);
       }
       __syncthreads();  // shared memory may be filled again
@@ -90,21 +93,6 @@ struct Reduce {
         }
       }
     }
-  }
-
-  // Arrives at the tile's counter; true in all threads of the last block.
-  __device__ __forceinline__ bool is_last(int tile, int contributors) const {
-    __shared__ int arrived;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      arrived = arch::sm75::add_acquire_release(arguments.counters + tile, 1);
-      if (arrived == contributors - 1) arguments.counters[tile] = 0;
-    }
-    __syncthreads();
-    const bool last = arrived == contributors - 1;
-    if (last) __threadfence();
-    return last;
   }
 
   template <class Schedule>

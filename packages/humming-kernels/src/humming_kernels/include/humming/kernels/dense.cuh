@@ -7,6 +7,7 @@
 #pragma once
 
 #include <humming/base/arguments.cuh>
+#include <humming/base/select.cuh>
 #include <humming/base/shape.cuh>
 #include <humming/copy/dense_stage.cuh>
 #include <humming/decode/operand.cuh>
@@ -26,25 +27,16 @@ using base::TargetConfig;
 using base::TuningConfig;
 using base::u32;
 
-template <bool kCondition, class Yes, class No>
-struct Select {
-  using Type = Yes;
-};
-template <class Yes, class No>
-struct Select<false, Yes, No> {
-  using Type = No;
-};
-
 template <LayerConfig kLayer, ComputeConfig kCompute, TuningConfig kTuning, TargetConfig kTarget>
 struct Dense {
   using Shape = base::Shape<kLayer, kTuning>;
-  using Copier = typename Select<(kTarget.arch >= 80), copy::CpAsync, copy::PlainCopy>::Type;
+  using Copier = typename base::Select<(kTarget.arch >= 80), copy::CpAsync, copy::PlainCopy>::Type;
   using Stage = copy::DenseStage<kLayer, kTuning, Copier>;
   using Operand = decode::Operand<kLayer, kCompute, kTuning.scale_place>;
   using Tile = mma::MmaSyncTile<kCompute.activation, kTarget>;
   using Pipeline = pipeline::Multistage<kTuning.stages, Shape::kGroupWarps, kTuning.warps_k, Copier>;
   using Schedule =
-      typename Select<kTuning.split, schedule::StreamK<kTuning>, schedule::DataParallel<kTuning>>::Type;
+      typename base::Select<kTuning.split, schedule::StreamK<kTuning>, schedule::DataParallel<kTuning>>::Type;
   static constexpr bool kOnAccumulator = kTuning.scale_place == ScalePlace::kAccumulator;
   static constexpr bool kChannelScale = kTuning.scale_place == ScalePlace::kEpilogue;
   using Store = epilogue::Store<kLayer, kCompute, kChannelScale, kOnAccumulator ? 0 : Operand::kOwed>;

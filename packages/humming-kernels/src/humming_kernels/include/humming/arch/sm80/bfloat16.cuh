@@ -1,4 +1,4 @@
-// Packed bf16 arithmetic and conversions, one instruction each.
+// Packed bf16 arithmetic and conversions of pairs, one instruction each.
 // Called by decode and epilogue.
 // Assumes two bf16 in one 32-bit register; subnormals are kept.
 #pragma once
@@ -25,6 +25,12 @@ __device__ __forceinline__ u16 f32_to_bf16(float value) {
 __device__ __forceinline__ u32 f32x2_to_bf16x2(float low, float high) {
   u32 result;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+__device__ __forceinline__ u32 f32x2_to_f16x2(float low, float high) {
+  u32 result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
 

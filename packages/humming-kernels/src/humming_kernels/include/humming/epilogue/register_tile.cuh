@@ -1,0 +1,142 @@
+// Sums that stay in the registers of two warpgroups: partial tiles through the workspace, then scale, bias and store.
+// Called by kernels/dense_wgmma once per segment, by the threads that multiply; no shared memory but one flag.
+// Assumes 16 features per warp in the register order of mma/mma_sync_tile; a split tile is added in a fixed order.
+#pragma once
+
+#include <humming/arch/sm75/barrier.cuh>
+#include <humming/arch/sm75/memory.cuh>
+#include <humming/arch/sm80/bfloat16.cuh>
+#include <humming/arch/sm90/warpgroup.cuh>
+#include <humming/base/shape.cuh>
+#include <humming/decode/convert.cuh>
+#include <humming/epilogue/arrival.cuh>
+#include <humming/schedule/raster.cuh>
+
+namespace humming::epilogue {
+
+using base::ComputeConfig;
+using base::Floats4;
+using base::i64;
+using base::LayerConfig;
+using base::Number;
+using base::TuningConfig;
+using base::u16;
+using base::u32;
+
+template <LayerConfig kLayer, ComputeConfig kCompute, TuningConfig kTuning, bool kChannelScale, int kOwed>
+struct RegisterTile {
+  using Shape = base::Shape<kLayer, kTuning>;
+  static constexpr int kTiles = Shape::kTiles;
+  static constexpr int kThreads = Shape::kMultiplyThreads;
+  static constexpr i64 kTileFloats = kTuning.block_n * kTuning.block_m;
+
+  const base::DenseArguments& arguments;
+  volatile int* flag;
+
+  template <class Schedule>
+  __device__ __forceinline__ void run(float (&sums)[kTiles][4], const schedule::Segment& segment, const Schedule& schedule) const {
+    if constexpr (kTuning.split) {
+      if (!segment.whole) {
+        write_partial(sums, schedule.workspace_slot(segment.tile, blockIdx.x));
+        const bool last = arrive_is_last(arguments.counters + segment.tile, schedule.contributors(segment.tile), flag,
+                                         threadIdx.x == 0, [] { arch::sm75::barrier_sync(1, kThreads); });
+        if (!last) return;
+        add_partials(sums, segment.tile, schedule);
+      }
+    }
+    store(sums, segment);
+  }
+
+ private:
+  // [register tile][thread] of four floats: every access is 16 bytes and coalesced.
+  __device__ __forceinline__ float* place(i64 slot, int tile) const {
+    return arguments.workspace + slot * kTileFloats + (tile * kThreads + threadIdx.x) * 4;
+  }
+
+  __device__ __forceinline__ void write_partial(const float (&sums)[kTiles][4], i64 slot) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      *reinterpret_cast<Floats4*>(place(slot, tile)) = {{sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]}};
+    }
+  }
+
+  template <class Schedule>
+  __device__ __forceinline__ void add_partials(float (&sums)[kTiles][4], int tile_index, const Schedule& schedule) const {
+    const int first = schedule.first_block(tile_index);
+    const int end = first + schedule.contributors(tile_index);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
+#pragma unroll 1
+    for (int block = first; block < end; ++block) {
+      const i64 slot = schedule.workspace_slot(tile_index, block);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const Floats4 part = arch::sm75::load_global_floats4_l2(place(slot, tile));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[tile][i] += part.value[i];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], const schedule::Segment& segment) const {
+    const int lane = threadIdx.x % 32;
+    const int first_feature = segment.tile_n * kTuning.block_n + threadIdx.x / 32 * base::kAtomRows;
+    const int first_token = segment.tile_m * kTuning.block_m;
+    float factor[2];
+    float bias[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int feature = first_feature + lane / 4 + 8 * half;
+      factor[half] = base::power_of_two(kOwed);
+      if (feature < arguments.n) {
+        if constexpr (kChannelScale) factor[half] *= reinterpret_cast<const float*>(arguments.weight_scale)[feature];
+        if constexpr (kLayer.bias) bias[half] = decode::to_f32<kCompute.activation>(arguments.bias[feature]);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float value[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = sums[tile][i] * factor[i / 2] + bias[i / 2];
+      const int token = first_token + tile * base::kTokenTile;
+      if (token >= arguments.m) break;
+      if constexpr (kCompute.output == Number::kF32) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          store_one(token + 2 * (lane % 4) + i % 2, first_feature + lane / 4 + 8 * (i / 2), value[i]);
+        }
+      } else {
+        // Two tokens of a feature become two features of a token.
+        store_pair(token + lane / 4, first_feature + 2 * (lane % 4), arch::sm90::transpose_8x8(round_pair(value[0], value[1])));
+        store_pair(token + lane / 4, first_feature + 8 + 2 * (lane % 4),
+                   arch::sm90::transpose_8x8(round_pair(value[2], value[3])));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ u32 round_pair(float low, float high) {
+    if constexpr (kCompute.output == Number::kBf16) {
+      return arch::sm80::f32x2_to_bf16x2(low, high);
+    } else {
+      return arch::sm80::f32x2_to_f16x2(low, high);
+    }
+  }
+
+  __device__ __forceinline__ void store_pair(int token, int feature, u32 pair) const {
+    if (token >= arguments.m || feature >= arguments.n) return;
+    u16* output = reinterpret_cast<u16*>(arguments.output) + token * arguments.output_stride + feature;
+    if (feature + 1 < arguments.n && reinterpret_cast<base::u64>(output) % 4 == 0) {
+      *reinterpret_cast<u32*>(output) = pair;
+    } else {
+      output[0] = static_cast<u16>(pair);
+      if (feature + 1 < arguments.n) output[1] = static_cast<u16>(pair >> 16);
+    }
+  }
+
+  __device__ __forceinline__ void store_one(int token, int feature, float value) const {
+    if (token >= arguments.m || feature >= arguments.n) return;
+    reinterpret_cast<float*>(arguments.output)[token * arguments.output_stride + feature] = value;
+  }
+};
+
+}  // namespace humming::epilogue
