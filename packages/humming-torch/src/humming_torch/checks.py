@@ -151,10 +151,12 @@ def check_output(out: torch.Tensor, m: int, n: int, activation: torch.Tensor) ->
     if out.requires_grad:
         raise ActivationError("out requires grad", wanted="a tensor outside autograd", hint="Pass out.detach().")
     row_stride, column_stride = out.stride()
-    rows_overlap = (
-        m > 1 and n > 0 and row_stride < (n - 1) * column_stride + 1 and column_stride < (m - 1) * row_stride + 1
-    )
-    if rows_overlap or (n > 1 and column_stride == 0):
+    if n == 1 or m <= 1:
+        overlapping = (column_stride if n > 1 else row_stride if m > 1 else 1) < 1
+    else:  # the wider of the two strides must step over all that the narrower one reaches
+        (narrow, count), (wide, _) = sorted(((column_stride, n), (row_stride, m)))
+        overlapping = narrow < 1 or wide < (count - 1) * narrow + 1
+    if overlapping:
         raise ActivationError(
             "entries of out share memory", got=f"strides {out.stride()}", wanted="every entry at its own address"
         )

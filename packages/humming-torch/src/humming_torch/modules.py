@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from humming_format.checkpoint import Checkpoint, read_checkpoint
-from humming_format.text import format_weight, parse_weight
+from humming_format.text import parse_weight
 from humming_format.weight import WeightFormat
 
 from humming_torch.checks import ACTIVATION_NAMES, check_activation, check_output
@@ -148,7 +148,7 @@ class Linear(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `print(layer)` shows between the brackets."""
         bias = "" if self.bias is None else ", bias"
-        return f"{self.k} -> {self.n}, {format_weight(self.format)}{bias}, {str(self.dtype).removeprefix('torch.')}"
+        return f"{self.k} -> {self.n}, {self._format_text}{bias}, {str(self.dtype).removeprefix('torch.')}"
 
     def _run_into(self, rows: torch.Tensor, out: torch.Tensor, shape: tuple[int, ...]) -> None:
         """As `forward` with `out`: a view of its rows where it has one, else through a copy."""
@@ -213,7 +213,7 @@ class Linear(torch.nn.Module):
         self._buffers[DOCUMENT_NAME] = packed.document_tensor()
         self.format = packed.format
         self.n, self.k = packed.n, packed.k
-        self._format_text = format_weight(packed.format)
+        self._format_text = packed.text
         self._plans: dict[tuple[torch.dtype, torch.dtype], Plan] = {}
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Linear:

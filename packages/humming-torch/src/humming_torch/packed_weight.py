@@ -50,6 +50,11 @@ class PackedWeight:
     bias: torch.Tensor | None = None
     column_order: torch.Tensor | None = None
     layout_version: int = LAYOUT_VERSION
+    text: str = attrs.field(init=False)  # text form of the format, made once: the operators take it as an argument
+
+    @text.default
+    def _text_of_format(self) -> str:
+        return format_weight(self.format)
 
     def __attrs_post_init__(self) -> None:
         check_packed(self)
@@ -88,7 +93,7 @@ class PackedWeight:
     def document_tensor(self) -> torch.Tensor:
         """Format, shape and layout version as JSON bytes, uint8 on the CPU."""
         document = {
-            "format": format_weight(self.format),
+            "format": self.text,
             "k": self.k,
             "layout_version": self.layout_version,
             "n": self.n,
@@ -210,7 +215,7 @@ def check_packed(packed: PackedWeight) -> None:
     """Raise WeightError unless all tensors fit format, n and k, lie on one device and are contiguous."""
     check_layout_version(packed.layout_version)
     shapes = packed_shapes(packed.format, packed.n, packed.k)
-    place = f"of a {format_weight(packed.format)} weight with n = {packed.n}, k = {packed.k}"
+    place = f"of a {packed.text} weight with n = {packed.n}, k = {packed.k}"
     wanted_of: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = dict(shapes)
     if packed.bias is not None:
         if not packed.bias.is_floating_point():

@@ -1,4 +1,4 @@
-"""GPTQ tensors of one layer to the canonical form: 2, 4 and 8 bits, v1 and v2 zero points, act-order.
+"""GPTQ tensors of one layer to the canonical form: v1 and v2 zero points, act-order.
 
 Called by `read_layer` with an entry of `humming_format.checkpoint.gptq`.
 Assumes the entry's GptqLayout says how the fields lie; the reader has checked symmetric zero points.
@@ -24,11 +24,7 @@ def read_gptq(
     n, k = entry.n, entry.k
     if (layout.stream_axis_codes, layout.stream_axis_zero_point) != (0, 1) or weight_format.scale is None:
         raise ConversionError(f"layer {entry.name}: a GPTQ layout that this version does not read", got=str(layout))
-    codes = unpack_words(read_tensor(role(entry, "codes"), device), layout.bits, axis=0).t().contiguous()
-    if codes.shape != (n, k):
-        raise ConversionError(
-            f"layer {entry.name}: codes of the wrong size", got=str(list(codes.shape)), wanted=f"[{n}, {k}]"
-        )
+    codes = unpack_words(read_tensor(role(entry, "codes"), device), layout.bits, 0, k).t().contiguous()
     groups = weight_format.scale.groups_k(k)
     scale = read_tensor(role(entry, "scale"), device).t().contiguous()
     _check_groups(entry, "scale", scale, groups, weight_format)
@@ -40,10 +36,10 @@ def read_gptq(
 
     zero_point: torch.Tensor | None = None
     if weight_format.zero_point.kind is ZeroPointKind.INTEGER:
-        stored = unpack_words(read_tensor(role(entry, "zero_point"), device), layout.bits, axis=1)
+        stored = unpack_words(read_tensor(role(entry, "zero_point"), device), layout.bits, 1, n)
         # zero = (stored + offset) mod 2^bits, field by field: the sum is taken after unpacking, so nothing carries.
         zeros = ((stored.to(torch.int32) + layout.zero_offset) & ((1 << layout.bits) - 1)).to(torch.uint8)
-        zero_point = zeros[:, :n].t().contiguous()
+        zero_point = zeros.t().contiguous()
         _check_groups(entry, "zero point", zero_point, groups, weight_format)
 
     order = _column_order(entry, weight_format, groups, device)

@@ -1,10 +1,12 @@
-"""One stored tensor as a torch tensor, and the two bit tricks that stored tensors need.
+"""One stored tensor as a torch tensor, and the fields of a stream of words.
 
 Called by the readers of this folder.
 Assumes a TensorPlace of humming_format; reads that tensor alone, so memory follows the tensor, not the file.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from humming_format.checkpoint.entry import LayerEntry, TensorPlace
@@ -49,15 +51,31 @@ def role(entry: LayerEntry, name: str) -> TensorPlace:
     return entry.tensors[name]
 
 
-def unpack_words(words: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
-    """Fields of int32 words, little-endian along `axis` (0 or 1), as uint8; `bits` divides 32."""
-    if 32 % bits:
+def unpack_words(words: torch.Tensor, bits: int, axis: int, count: int) -> torch.Tensor:
+    """The first `count` fields of int32 words, one little-endian bit stream along `axis` (0 or 1), as uint8.
+
+    Fields may straddle words (3 bits: 32 fields in 3 words); beyond its result it needs about the size of `words`.
+    """
+    words = words if axis == 0 else words.t()
+    common = math.gcd(32, bits)
+    period, period_words = 32 // common, bits // common  # after so many fields, one begins at a word again
+    missing = -words.shape[0] % period_words
+    if missing:
+        words = torch.cat([words, words.new_zeros((missing, words.shape[1]))])
+    if words.shape[0] // period_words * period < count:
         raise ConversionError(
-            f"{bits}-bit fields straddle 32-bit words", wanted="1, 2, 4 or 8 bits", hint="Only those are read so far."
+            "too few words for the fields they hold",
+            got=f"{words.shape[0]} words",
+            wanted=f"{count} fields of {bits} bits",
         )
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
+    periods = words.reshape(-1, period_words, words.shape[1])
+    fields = torch.empty((periods.shape[0], period, words.shape[1]), dtype=torch.uint8, device=words.device)
     mask = (1 << bits) - 1  # also drops the sign that a right shift drags into a negative word
-    shape = list(words.shape)
-    shape[axis] *= 32 // bits
-    fields = words.unsqueeze(axis + 1) >> (shifts[:, None] if axis == 0 else shifts)
-    return (fields & mask).to(torch.uint8).reshape(shape)
+    for index in range(period):
+        word, shift = divmod(index * bits, 32)
+        value = periods[:, word] >> shift
+        if shift + bits > 32:
+            value = (value & ((1 << (32 - shift)) - 1)) | (periods[:, word + 1] << (32 - shift))
+        fields[:, index] = value & mask
+    result = fields.reshape(-1, words.shape[1])[:count]
+    return result if axis == 0 else result.t()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from humming_format.text import format_weight
 
 from humming_torch.checks import check_activation, check_output, check_weight, read_format
 from humming_torch.errors import UnsupportedError
@@ -63,7 +62,7 @@ def dense(
         zero_point=packed.zero_point,
         bias=packed.bias,
         column_order=packed.column_order,
-        format=format_weight(packed.format),
+        format=packed.text,
         n=packed.n,
         k=packed.k,
     )
