@@ -7,6 +7,7 @@ Assumes that the package is installed, so that fresh processes can import it.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from humming_compile.service import CompileService
 from humming_compile.settings import Settings
-from humming_compile.toolkit import Toolkit
+from humming_compile.toolkit import Toolkit, find_toolkit
 
 STUB_WORKER = Path(__file__).with_name("stub_worker.py")
 
@@ -72,6 +73,31 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
     yield made
     for service in made.services:
         service.close()
+
+
+@pytest.fixture(scope="session")
+def real_toolkit() -> Toolkit:
+    """The NVRTC of this environment."""
+    return find_toolkit(Settings.from_environment())
+
+
+@pytest.fixture(scope="session")
+def real_service(tmp_path_factory: pytest.TempPathFactory, real_toolkit: Toolkit) -> Iterator[CompileService]:
+    """A service with the NVRTC of this environment and an empty cache."""
+    settings = Settings(cache_folder=tmp_path_factory.mktemp("cache"), workers=2, timeout_seconds=120)
+    with CompileService(settings, toolkit=real_toolkit) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment in which a process finds the driver of fake_driver.c. Skips where there is no C compiler."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("fake_driver.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
+    return {"LD_LIBRARY_PATH": str(folder)}
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -277,14 +277,19 @@ def test_an_interrupt_ends_the_wait_and_the_worker(stub, run_script) -> None:
 
 IMPORT = """
     import os, sys, threading, time
+    seen = []
+    def watch(event, arguments):
+        if event.split(".")[0] in ("socket", "subprocess") or event in ("os.fork", "os.exec", "os.posix_spawn"):
+            seen.append(event)
     def children():
         path = f"/proc/{os.getpid()}/task"
         return [c for task in os.listdir(path) for c in open(f"{path}/{task}/children").read().split()]
     def load():
+        sys.addaudithook(watch)
         import humming_compile, humming_compile.__main__, humming_compile.module, humming_compile.worker
     BODY
     time.sleep(0.3)
-    print(children(), threading.active_count(), [name for name in sys.modules if name.split('.')[0] in ('cuda', 'torch')])
+    print(children(), threading.active_count(), seen, {"cuda", "torch"} & {name.split(".")[0] for name in sys.modules})
 """
 
 
@@ -297,6 +302,6 @@ IMPORT = """
     ],
 )
 def test_import_starts_nothing(run_script, body: str) -> None:
-    """Field report 17: no child, no thread, no CUDA library, in the main thread, in a thread, with SIGCHLD ignored."""
+    """Field report 17: no child, no thread, no CUDA, no network; in a thread and with SIGCHLD ignored too."""
     done = run_script(IMPORT.replace("BODY", body))
-    assert done.stdout.strip() == "[] 1 []", done.stderr
+    assert done.stdout.strip() == "[] 1 [] set()", done.stderr

@@ -62,7 +62,10 @@ class Nvrtc:
         except ImportError as error:
             raise NvrtcError(f"cannot import cuda-bindings ({error}): pip install cuda-bindings") from error
         self._nvrtc: Any = nvrtc
-        result, major, minor = nvrtc.nvrtcVersion()
+        try:
+            result, major, minor = nvrtc.nvrtcVersion()
+        except RuntimeError as error:  # the bindings look for the library in their first call
+            raise NvrtcError(f"cuda-bindings does not take NVRTC from {os.fspath(library)}: {error}") from error
         _check(result, "nvrtcVersion")
         self.version: tuple[int, int] = (int(major), int(minor))
         _load_builtins(Path(library), self.version)

@@ -1,0 +1,249 @@
+"""Loading and launching, against a driver that is not there: a fake in Python, and one in C below the real bindings.
+
+Run by pytest.
+Assumes no GPU. The test with the fake library needs a C compiler and cuda-bindings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import struct
+import time
+
+import pytest
+from humming_compile import DriverError
+from humming_compile.module import ArgumentBuffer, Driver, Function, load_function
+
+CUBIN = b"\x7fELF and so on"
+
+
+class FakeDriver:
+    """The functions of cuda.bindings.driver that are used, on two devices; what was done is kept in `calls`."""
+
+    def __init__(self, fail: dict[str, int] | None = None) -> None:
+        self.fail = fail or {}
+        self.calls: list[tuple] = []
+        self.launches: list[tuple] = []
+        self.current = ["torch's context"]
+
+    def CUfunction_attribute(self, number: int) -> int:
+        return number
+
+    def _result(self, name: str, *values: object, call: tuple = ()) -> tuple:
+        self.calls.append((name, *call))
+        code = self.fail.get(name, 0)
+        return (code,) if not values else (code, *(values if code == 0 else [None] * len(values)))
+
+    def cuInit(self, flags: int) -> tuple:
+        return self._result("cuInit")
+
+    def cuDriverGetVersion(self) -> tuple:
+        return self._result("cuDriverGetVersion", 12090)
+
+    def cuDeviceGetCount(self) -> tuple:
+        return self._result("cuDeviceGetCount", 2)
+
+    def cuDeviceGet(self, index: int) -> tuple:
+        return (101, None) if index > 1 else self._result("cuDeviceGet", f"device {index}")
+
+    def cuDevicePrimaryCtxRetain(self, device: str) -> tuple:
+        return self._result("cuDevicePrimaryCtxRetain", f"context of {device}", call=(device,))
+
+    def cuCtxPushCurrent(self, context: str) -> tuple:
+        self.current.append(context)
+        return (0,)
+
+    def cuCtxPopCurrent(self) -> tuple:
+        return (0, self.current.pop())
+
+    def cuModuleLoadData(self, image: bytes) -> tuple:
+        return self._result("cuModuleLoadData", ("module", self.current[-1], image))
+
+    def cuModuleUnload(self, module: tuple) -> tuple:
+        return self._result("cuModuleUnload", call=(module,))
+
+    def cuModuleGetFunction(self, module: tuple, name: bytes) -> tuple:
+        return self._result("cuModuleGetFunction", ("function", name, module))
+
+    def cuFuncGetAttribute(self, attribute: int, function: tuple) -> tuple:
+        return self._result("cuFuncGetAttribute", {0: 384, 1: 1024, 3: 16, 4: 168}[attribute])
+
+    def cuFuncSetAttribute(self, function: tuple, attribute: int, value: int) -> tuple:
+        return self._result("cuFuncSetAttribute", call=(attribute, value))
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra) -> tuple:
+        words = ctypes.cast(extra, ctypes.POINTER(ctypes.c_void_p))
+        assert (words[0], words[2], words[4]) == (1, 2, None), "BUFFER_POINTER, BUFFER_SIZE, END of cuda.h"
+        size = ctypes.c_size_t.from_address(words[3]).value
+        data = ctypes.string_at(words[1], size)
+        self.launches.append((function[1], (gx, gy, gz), (bx, by, bz), shared, stream, parameters, data))
+        return (self.fail.get("cuLaunchKernel", 0),)
+
+    def cuGetErrorName(self, code: int) -> tuple:
+        return (0, b"CUDA_ERROR_OF_%d" % code)
+
+    def cuGetErrorString(self, code: int) -> tuple:
+        return (0, b"text")
+
+
+def loaded(fake: FakeDriver, device: int = 0) -> Function:
+    return load_function(CUBIN, "scale", device, Driver(fake))
+
+
+def test_attributes_are_read() -> None:
+    function = loaded(FakeDriver())
+    attributes = function.attributes
+    assert (attributes.registers, attributes.local_bytes) == (168, 16)
+    assert (attributes.static_shared_bytes, attributes.max_threads) == (1024, 384)
+    assert (function.symbol, function.device_index) == ("scale", 0)
+
+
+def test_a_launch_passes_the_arguments_as_they_are_then() -> None:
+    fake = FakeDriver()
+    function = loaded(fake)
+    arguments = ArgumentBuffer.from_bytes(struct.pack("<QQiI", 1, 2, -3, 4))
+    function.launch((132, 2, 1), 256, 4096, 77, arguments)
+    struct.pack_into("<i", arguments.view, 16, 5)
+    function.launch((1, 1, 1), 128, 0, 0, arguments)
+    assert fake.launches == [
+        (b"scale", (132, 2, 1), (256, 1, 1), 4096, 77, 0, struct.pack("<QQiI", 1, 2, -3, 4)),
+        (b"scale", (1, 1, 1), (128, 1, 1), 0, 0, 0, struct.pack("<QQiI", 1, 2, 5, 4)),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 20, 104])
+def test_argument_buffers_keep_their_size_and_are_aligned(size: int) -> None:
+    buffer = ArgumentBuffer(size)
+    assert len(buffer) == len(buffer.view) == size
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer.view))
+    assert address % 8 == 0
+    with pytest.raises((ValueError, IndexError, struct.error)):
+        struct.pack_into("<Q", buffer.view, size - 7, 0)
+    with pytest.raises(ValueError, match="wanted more than 0"):
+        ArgumentBuffer(0)
+
+
+def test_each_device_has_its_context_and_the_current_one_is_left_alone() -> None:
+    fake = FakeDriver()
+    driver = Driver(fake)
+    functions = [load_function(CUBIN, "scale", device, driver) for device in (0, 1, 0, 1)]
+    assert fake.current == ["torch's context"]
+    assert [function._module[1] for function in functions] == [f"context of device {index}" for index in (0, 1, 0, 1)]
+    retained = [call[1] for call in fake.calls if call[0] == "cuDevicePrimaryCtxRetain"]
+    assert retained == ["device 0", "device 1"], "retained once per process and device"
+    functions[1].unload()
+    assert fake.calls[-1] == ("cuModuleUnload", functions[1]._module) and fake.current == ["torch's context"]
+
+
+def test_shared_memory_is_asked_for() -> None:
+    fake = FakeDriver()
+    loaded(fake).allow_shared_bytes(200_000)
+    assert fake.calls[-1] == ("cuFuncSetAttribute", 8, 200_000)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        ("cuModuleLoadData", 209, r"another GPU or made by a newer NVRTC than the driver \(CUDA 12.9\)"),
+        ("cuModuleLoadData", 2, "loading scale on device 0"),
+        ("cuModuleGetFunction", 500, "the cubin has no function 'scale'"),
+        ("cuFuncGetAttribute", 1, "cuFuncGetAttribute failed with CUDA_ERROR_OF_1"),
+        ("cuFuncSetAttribute", 1, "wants 99999 bytes of dynamic shared memory beside 1024 static ones"),
+        ("cuLaunchKernel", 701, r"launch of scale with grid \(3, 1, 1\), 64 threads, 7 bytes"),
+        ("cuInit", 100, "cuInit failed with CUDA_ERROR_OF_100"),
+    ],
+)
+def test_errors_of_the_driver_have_words(call: str, code: int, words: str) -> None:
+    fake = FakeDriver(fail={call: code})
+    with pytest.raises(DriverError, match=words) as caught:
+        function = loaded(fake)
+        function.allow_shared_bytes(99999)
+        function.launch((3, 1, 1), 64, 7, 0, ArgumentBuffer(8))
+    assert (caught.value.code, caught.value.call) == (code, call)
+    assert fake.current == ["torch's context"], "also when loading fails"
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.code) == (str(caught.value), code)
+
+
+def test_a_symbol_that_is_missing_leaves_no_module_loaded() -> None:
+    fake = FakeDriver(fail={"cuModuleGetFunction": 500})
+    with pytest.raises(DriverError):
+        loaded(fake)
+    assert any(call[0] == "cuModuleUnload" for call in fake.calls)
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(DriverError, match="device 7 was asked for"):
+        loaded(FakeDriver(), device=7)
+
+
+def test_a_missing_driver_is_told() -> None:
+    class NoDriver(FakeDriver):
+        def cuInit(self, flags: int) -> tuple:
+            raise RuntimeError("libcuda.so.1: cannot open shared object file\nmore")
+
+    with pytest.raises(DriverError, match="can be compiled but not run: install the NVIDIA driver") as caught:
+        Driver(NoDriver())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_launch_costs_little_python() -> None:
+    """All but the driver's own call: a guard against accidents, an order of magnitude above what is measured."""
+
+    class Quick(FakeDriver):
+        def cuLaunchKernel(self, *_: object) -> tuple:
+            return (0,)
+
+    function, arguments = loaded(Quick()), ArgumentBuffer(104)
+    best = min(_seconds_of(function, arguments) for _ in range(5))
+    assert best / 2000 < 5e-6
+
+
+def _seconds_of(function: Function, arguments: ArgumentBuffer) -> float:
+    started = time.perf_counter()
+    for _ in range(2000):
+        function.launch((132, 1, 1), 256, 4096, 77, arguments)
+    return time.perf_counter() - started
+
+
+def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, str], run_script) -> None:
+    """cuda.bindings.driver itself, over a libcuda.so.1 that is made here."""
+    done = run_script(
+        """
+        import struct, sys
+        from humming_compile import DriverError
+        from humming_compile.module import ArgumentBuffer, default_driver, load_function
+        print(default_driver().version_text(), default_driver().device_count())
+        function = load_function(b"\\x7fELF", "scale", 0)
+        print(function.attributes)
+        function.allow_shared_bytes(5000)
+        arguments = ArgumentBuffer.from_bytes(struct.pack("<qq", 40, 2))
+        sys.stdout.flush()
+        function.launch((132, 2, 1), 256, 4096, 77, arguments)
+        for step in (
+            lambda: function.launch((1, 1, 1), 1, 0, 9, arguments),
+            lambda: load_function(b"\\x7fELF", "absent", 0),
+            lambda: load_function(b"garbage", "scale", 0),
+            lambda: load_function(b"\\x7fELF", "scale", 1),
+            lambda: function.allow_shared_bytes(99999),
+        ):
+            try:
+                step()
+            except DriverError as error:
+                print(error.call, error.code)
+        function.unload()
+        """,
+        environment=fake_driver,
+    )
+    assert done.stdout.splitlines() == [
+        "13.0 1",
+        "FunctionAttributes(registers=104, local_bytes=103, static_shared_bytes=101, max_threads=100)",
+        "132 2 1 256 1 1 4096 77 16 42",
+        "1 1 1 1 1 1 0 9 16 42",
+        "cuLaunchKernel 400",
+        "cuModuleGetFunction 500",
+        "cuModuleLoadData 200",
+        "cuDeviceGet 101",
+        "cuFuncSetAttribute 1",
+    ], done.stderr
