@@ -67,7 +67,7 @@ def test_cuda_in_a_fourth_file_is_named(tmp_path: Path) -> None:
 
 def test_allowed_imports_pass(tmp_path: Path) -> None:
     _write(tmp_path, f"{FORMAT}/checkpoint/gguf.py", "import json\nimport attrs")
-    _write(tmp_path, f"{COMPILE}/nvrtc.py", "import filelock\ndef f():\n    from cuda.bindings import nvrtc")
+    _write(tmp_path, f"{COMPILE}/nvrtc.py", "import platformdirs\ndef f():\n    from cuda.bindings import nvrtc")
     _write(tmp_path, f"{KERNELS}/rules.py", "from humming_format import number\nfrom . import arch")
     _write(
         tmp_path,

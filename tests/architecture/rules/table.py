@@ -55,7 +55,7 @@ PACKAGES = (
         distribution="humming-compile",
         import_name="humming_compile",
         siblings=(),
-        third_party=("attrs", "filelock", "platformdirs"),
+        third_party=("attrs", "platformdirs"),
         lazy=(
             Lazy(module="cuda.bindings.nvrtc", files=("nvrtc.py",), at_most=1),
             Lazy(module="cuda", files=(), at_most=3),
