@@ -12,9 +12,9 @@ from tests.architecture.expect import nothing_wrong
 from tests.architecture.rules.light_import import import_in_child, light_import_problems
 
 # Everything a light package must do without. The most modules that its import may load stand beside each package:
-# about a third above what it loads today, so that one heavy import shows and a new small file does not.
+# a third to a half above what it loads today, so that one heavy import shows and a new small file does not.
 WITHOUT = ("torch", "numpy", "gguf", "cuda", "safetensors", "rich", "click", "triton")
-MOST_MODULES = {"humming_format": 150, "humming_compile": 200, "humming_kernels": 170}
+MOST_MODULES = {"humming_format": 90, "humming_compile": 145, "humming_kernels": 120}
 
 
 @pytest.mark.parametrize("import_name", sorted(MOST_MODULES))

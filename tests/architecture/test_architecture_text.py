@@ -88,6 +88,7 @@ def test_repeated_test_names_are_named(tmp_path: Path) -> None:
         ("```python\nfrom humming_format import absent_name\n```", "no such name"),
         ("```python\nimport humming_format.absent\n```", "fails"),
         ("```python\nif:\n```", "does not parse"),
+        ("```python\n>>> from humming_format import absent_name\n1\n```", "no such name"),
     ],
 )
 def test_a_document_that_leads_nowhere_is_named(text: str, words: str) -> None:
@@ -99,6 +100,7 @@ def test_documented_commands_that_exist_pass() -> None:
     for line in ("uv run pytest tests/architecture -n 2", "uv run nox -s lint types", "pip install uv", "# a remark"):
         assert list(command_problems(line, REPOSITORY)) == []
     assert list(code_problems("import humming_format\nimport torch")) == []
+    assert list(code_problems(">>> import humming_format\n>>> 1 +\\\n... 1\n2\n")) == []
 
 
 def test_session_names_are_read() -> None:

@@ -83,7 +83,7 @@ PACKAGES = (
         distribution="humming-torch",
         import_name="humming_torch",
         siblings=("humming_format", "humming_compile", "humming_kernels"),
-        third_party=("attrs", "click", "rich", "safetensors", "torch"),
+        third_party=("attrs", "click", "rich", "torch"),
         lazy=(Lazy(module="gguf", files=(), at_most=2),),
         environment_prefix="HUMMING_TORCH_",
     ),

@@ -5,6 +5,7 @@ Assumes git, and documents in Markdown with fenced code blocks.
 """
 
 import ast
+import doctest
 import importlib
 import re
 import shlex
@@ -150,6 +151,8 @@ def command_problems(line: str, root: Path) -> Iterator[str]:
 
 def code_problems(body: str) -> Iterator[str]:
     """Python code in a document that does not parse, or imports a name of ours that does not exist."""
+    if body.lstrip().startswith(">>>"):
+        body = "".join(example.source for example in doctest.DocTestParser().get_examples(body))
     try:
         tree = ast.parse(body)
     except SyntaxError as reason:
