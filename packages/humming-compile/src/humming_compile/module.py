@@ -23,6 +23,11 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _LAUNCH_PARAM_END = 0
 _LAUNCH_PARAM_BUFFER_POINTER = 1
 _LAUNCH_PARAM_BUFFER_SIZE = 2
+_TENSOR_MAP_SINCE = 12000  # the CUDA version whose driver brought cuTensorMapEncodeTiled
+_TENSOR_MAP_BYTES = 128
+_TENSOR_MAP_UINT16 = 1
+_TENSOR_MAP_SWIZZLE_128B = 3
+_TENSOR_MAP_L2_PROMOTION_256B = 3
 _WRONG_IMAGE = {200, 209, 222}  # INVALID_IMAGE, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION
 
 
@@ -227,6 +232,64 @@ def load_function(cubin: bytes, symbol: str, device_index: int, driver: Driver |
             used.bindings.cuModuleUnload(module)
         handle = used.check("cuModuleGetFunction", result, f"the cubin has no function {symbol!r}")
         return Function(used, context, module, handle, symbol, device_index)
+
+
+class TensorMapEncoder:
+    """Makes tensor maps (CUtensorMap) of row-major matrices of 16-bit values, read in boxes with the 128-byte swizzle.
+
+    What lies outside the matrix is read as zero. A map holds addresses and sizes alone: making one touches no memory of
+    the device, and it stays good for as long as the matrix stays where it is.
+    """
+
+    def __init__(self, driver: Driver | None = None) -> None:
+        used = default_driver() if driver is None else driver
+        found = used.bindings.cuGetProcAddress(b"cuTensorMapEncodeTiled", _TENSOR_MAP_SINCE, 0)
+        address = used.check("cuGetProcAddress", found, "the driver has no tensor maps: update it to CUDA 12 or later")
+        integer, pointer = ctypes.c_uint32, ctypes.c_void_p
+        # In the order of cuda.h: map, type, rank, address, sides, strides, box, steps, interleave, swizzle, L2, fill.
+        kinds = (pointer, integer, integer, *(pointer,) * 5, *(integer,) * 4)
+        self._encode = ctypes.CFUNCTYPE(integer, *kinds)(int(address))
+        self._driver = used
+        self._sides = (ctypes.c_uint64 * 2)()
+        self._strides = (ctypes.c_uint64 * 1)()
+        self._box = (integer * 2)()
+        self._steps = (integer * 2)(1, 1)
+        self._memory = ctypes.create_string_buffer(2 * _TENSOR_MAP_BYTES)
+        start = ctypes.addressof(self._memory)
+        self._map = start + -start % 64  # the driver wants maps at multiples of 64 bytes
+        self._lock = threading.Lock()
+
+    def encode(self, address: int, rows: int, columns: int, row_bytes: int, box_rows: int, box_columns: int) -> bytes:
+        """The 128 bytes of the map of [rows, columns] at `address`, rows `row_bytes` apart.
+
+        The address and `row_bytes` are multiples of 16. Raises DriverError when the driver refuses.
+        """
+        with self._lock:
+            self._sides[:] = [columns, rows]
+            self._strides[0] = row_bytes
+            self._box[:] = [box_columns, box_rows]
+            code = self._encode(
+                self._map,
+                _TENSOR_MAP_UINT16,
+                2,
+                address,
+                ctypes.addressof(self._sides),
+                ctypes.addressof(self._strides),
+                ctypes.addressof(self._box),
+                ctypes.addressof(self._steps),
+                0,  # no interleave
+                _TENSOR_MAP_SWIZZLE_128B,
+                _TENSOR_MAP_L2_PROMOTION_256B,
+                0,  # outside: zeros
+            )
+            if code:
+                raise self._driver.error(
+                    "cuTensorMapEncodeTiled",
+                    self._driver.bindings.CUresult(code),
+                    f"matrix of {rows} x {columns} 16-bit values at {address:#x}, rows {row_bytes} bytes apart, "
+                    f"boxes of {box_rows} x {box_columns}",
+                )
+            return ctypes.string_at(self._map, _TENSOR_MAP_BYTES)
 
 
 def default_driver() -> Driver:

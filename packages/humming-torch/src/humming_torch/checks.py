@@ -165,14 +165,14 @@ def check_output(out: torch.Tensor, m: int, n: int, activation: torch.Tensor) ->
 def aligned_activation(activation: torch.Tensor) -> torch.Tensor:
     """The activation itself where a kernel can read it as it lies, else an aligned copy, zero-padded to K % 8 == 0.
 
-    As it lies: unit stride along K, start and row stride multiples of 16 bytes, K a multiple of 8.
+    As it lies: unit stride along K, rows that do not overlap, start and row stride multiples of 16 bytes, K % 8 == 0.
     """
     m, k = activation.shape
     row_stride, column_stride = activation.stride()
     if k % K_STEP == 0:
         if (
             column_stride == 1
-            and (m == 1 or row_stride * activation.element_size() % ALIGNMENT == 0)
+            and (m == 1 or (row_stride >= k and row_stride * activation.element_size() % ALIGNMENT == 0))
             and activation.data_ptr() % ALIGNMENT == 0
         ):
             return activation

@@ -10,13 +10,20 @@ import threading
 
 import attrs
 import torch
-from humming_compile.module import ArgumentBuffer, Function
-from humming_kernels.launch import ARGUMENTS
+from humming_compile.module import ArgumentBuffer, Function, TensorMapEncoder
+from humming_kernels.launch import ARGUMENT_FIELDS, ARGUMENTS, TENSOR_MAP_BYTES, TENSOR_MAP_OFFSET
+
+_NAMES = [name for name, _ in ARGUMENT_FIELDS]
+_ACTIVATION_STRIDE, _M, _K = (_NAMES.index(name) for name in ("activation_stride", "m", "k"))
+_MAPS_KEPT = 256
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """Everything about a call with m tokens that depends on neither pointers nor strides."""
+    """Everything about a call with m tokens that depends on neither pointers nor strides.
+
+    `tensor_box`: (k, tokens) of the boxes in which the kernel copies activations by a tensor map; None without one.
+    """
 
     function: Function
     grid: tuple[int, int, int]
@@ -26,21 +33,40 @@ class Launch:
     units_per_block: int
     workspace_bytes: int
     counter_bytes: int
+    tensor_box: tuple[int, int] | None
 
 
 class ArgumentBlock:
-    """One buffer for all launches of a plan; the lock keeps two threads from mixing their arguments."""
+    """The argument buffers of a plan's launches; the lock keeps two threads from mixing their arguments."""
 
     def __init__(self) -> None:
-        self._buffer = ArgumentBuffer(ARGUMENTS.size)
-        self._view = self._buffer.view
+        self._plain = ArgumentBuffer(ARGUMENTS.size)
+        self._mapped: ArgumentBuffer | None = None
+        self._encoder: TensorMapEncoder | None = None
+        self._maps: dict[tuple[int, ...], bytes] = {}
         self._lock = threading.Lock()
 
     def launch(self, launch: Launch, stream: int, *fields: int) -> None:
         """Enqueue one launch on `stream` with these argument fields, in the order of `ARGUMENTS`."""
         with self._lock:
-            ARGUMENTS.pack_into(self._view, 0, *fields)
-            launch.function.launch(launch.grid, launch.threads, launch.shared_bytes, stream, self._buffer)
+            buffer = self._plain if launch.tensor_box is None else self._with_map(launch.tensor_box, fields)
+            ARGUMENTS.pack_into(buffer.view, 0, *fields)
+            launch.function.launch(launch.grid, launch.threads, launch.shared_bytes, stream, buffer)
+
+    def _with_map(self, box: tuple[int, int], fields: tuple[int, ...]) -> ArgumentBuffer:
+        """The buffer of kernels that take a tensor map, holding the map of this call's activations."""
+        if self._mapped is None or self._encoder is None:
+            self._mapped = ArgumentBuffer(TENSOR_MAP_OFFSET + TENSOR_MAP_BYTES)
+            self._encoder = TensorMapEncoder()
+        address, row_stride, m, k = fields[0], fields[_ACTIVATION_STRIDE], fields[_M], fields[_K]
+        key = (address, row_stride, m, *box)
+        found = self._maps.get(key)
+        if found is None:
+            if len(self._maps) >= _MAPS_KEPT:
+                self._maps.clear()
+            found = self._maps[key] = self._encoder.encode(address, m, k, 2 * row_stride, box[1], box[0])
+        self._mapped.view[TENSOR_MAP_OFFSET:] = found
+        return self._mapped
 
 
 class _Thread(threading.local):

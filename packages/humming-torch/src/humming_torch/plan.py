@@ -16,6 +16,7 @@ from humming_compile.module import Function
 from humming_kernels.arch import DeviceFacts
 from humming_kernels.compose import KernelSource, compose
 from humming_kernels.config import ComputeConfig, LayerConfig
+from humming_kernels.errors import KernelError
 from humming_kernels.heuristic import ranges
 from humming_kernels.rules import check_layer
 
@@ -160,7 +161,7 @@ class Plan:
             target.data_ptr(),
             workspace,
             counters,
-            activation.stride(0),
+            activation.stride(0) if m > 1 else self._aligned_k,
             target.stride(0),
             m,
             self._n,
@@ -187,7 +188,10 @@ class Plan:
 
     def _make_launch(self, m: int) -> Launch:
         source, function = self._kernels[bisect.bisect_left(self._last_ms, m)]
-        shape = source.recipe.plan(m, self._n, self._aligned_k, self._session.facts.multiprocessors)
+        try:
+            shape = source.recipe.plan(m, self._n, self._aligned_k, self._session.facts.multiprocessors)
+        except KernelError as error:
+            raise UnsupportedError(str(error)) from error
         return Launch(
             function=function,
             grid=(shape.grid, 1, 1),
@@ -197,6 +201,7 @@ class Plan:
             units_per_block=shape.units_per_block,
             workspace_bytes=shape.workspace_bytes,
             counter_bytes=shape.counter_bytes,
+            tensor_box=source.recipe.tensor_box,
         )
 
 
