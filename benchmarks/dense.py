@@ -11,10 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from humming_kernels.compose import compose
 
 from benchmarks import sweep
 from benchmarks.peers import cublas, upstream
@@ -22,7 +24,7 @@ from benchmarks.read_floor import readers
 from benchmarks.report import render
 from benchmarks.rows import append_row, environment, row_faults
 from benchmarks.timing import REPEATS, time_interleaved
-from tests.support.direct_launch import DirectKernel, compile_all, device_facts, heuristic_sources
+from tests.support.direct_launch import compile_all, device_facts, forced_call, heuristic_sources
 from tests.support.error_bounds import Reference
 from tests.support.layers import LayerUnderTest, compute_config, layer_config, make_linear, tuning_of
 from tests.support.tunings import place_of, tuning_document, tuning_from_document
@@ -100,13 +102,11 @@ class Layer:
         n, k = self.case.n, self.case.k
         rows = make_activation(m, k, self.dtype, seed=m)
         tuning = self.forced or tuning_of(self.case, self.activation, m)
-        kernel = DirectKernel(self.layer, self.compute, tuning, self.facts)
+        source = compose(self.layer, self.compute, tuning, self.facts.arch)
         output = torch.full((m, n), float("nan"), dtype=self.dtype, device="cuda")
-        call: Callable[[], object]
+        call: Callable[[], object] = partial(self.linear.forward_into, rows, output)
         if self.forced:
-            call = kernel.bind(self.linear.packed, rows, output)
-        else:
-            call = lambda: self.linear.forward_into(rows, output)  # noqa: E731
+            call = forced_call(self.layer, self.compute, tuning, self.linear.packed, rows, output)
         candidates: dict[str, Callable[[], object]] = {"humming": call, **self.readers}
         other = torch.empty_like(output)
         if self.real is not None:
@@ -125,7 +125,7 @@ class Layer:
             "n": n,
             "k": k,
             **described(self.case, self.activation),
-            "kernel": kernel.source.symbol,
+            "kernel": source.symbol,
             "config": tuning_document(tuning),
             "median_us": round(ours.median_us, 2),
             "min_us": round(ours.min_us, 2),

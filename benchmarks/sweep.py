@@ -10,22 +10,25 @@ races all of them briefly. The best of all rounds then race properly, beside the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 import torch
 from humming_compile.errors import HummingCompileError
-from humming_kernels.config import ComputeConfig, LayerConfig, TuningConfig
+from humming_kernels.compose import compose
+from humming_kernels.config import ComputeConfig, LayerConfig, Pipeline, TuningConfig
 from humming_kernels.rules import check, scale_places
+from humming_torch.errors import HummingTorchError
 from humming_torch.pack import pack
 
 from benchmarks.read_floor import readers
 from benchmarks.timing import time_interleaved
-from tests.support.direct_launch import BoundKernel, DirectKernel, compile_all, compose_for, device_facts
+from tests.support.direct_launch import compile_all, device_facts, forced_call
 from tests.support.error_bounds import Reference
 from tests.support.layers import canonical, compute_config, layer_config, tuning_of
 from tests.support.tunings import place_of, tuning_document
@@ -70,48 +73,67 @@ MANY = {
     "evict_first": (False,),
     "split_k": (0, 1),
 }
+# The two warpgroups of this pipeline and what they share are fixed.
+SPECIALIZED = {
+    "block_n": (128,),
+    "stage_k": (64, 128),
+    "warps_n": (8,),
+    "warps_m": (1,),
+    "warps_k": (1,),
+    "stages": (2, 3, 4, 5, 6, 8, 10, 12),
+    "raster_m": (1, 2, 4, 8, 16, 32),
+    "evict_first": (True, False),
+    "split_k": (0, 1, 2, 3, 4),
+    "blocks_per_multiprocessor": (1,),
+}
+
+Fields = dict[str, tuple[Any, ...]]
 
 
-def fields(layer: LayerConfig, compute: ComputeConfig, m: int) -> dict[str, tuple[Any, ...]]:
-    """The values that each field may take for m tokens."""
+def multistage_fields(m: int) -> Fields:
     if m <= 32:
-        tiles = tuple(size for size in (8, 16, 32) if size >= m)[:1]
-        chosen: dict[str, tuple[Any, ...]] = FEW
-    elif m <= 256:
-        tiles = tuple(size for size in (32, 64, 96, 128, 192, 256) if size < 2 * m)
-        chosen = SOME
-    else:
-        tiles, chosen = (64, 96, 128, 192, 256), MANY
-    return {**chosen, "block_m": tiles, "scale_place": scale_places(layer, compute)}
+        return {**FEW, "block_m": tuple(size for size in (8, 16, 32) if size >= m)[:1]}
+    if m <= 256:
+        return {**SOME, "block_m": tuple(size for size in (32, 64, 96, 128, 192, 256) if size < 2 * m)}
+    return {**MANY, "block_m": (64, 96, 128, 192, 256)}
+
+
+def specialized_fields(m: int) -> Fields:
+    sizes = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+    return {**SPECIALIZED, "block_m": tuple(size for size in sizes if size == 8 or m / 4 <= size < 2 * m)[-5:]}
 
 
 class Space:
-    """The valid configs for one layer and M."""
+    """The valid configs for one layer and M: one set of fields for each pipeline that the target has."""
 
     def __init__(self, layer: LayerConfig, compute: ComputeConfig, m: int, start: TuningConfig) -> None:
         self.layer, self.compute, self.start = layer, compute, start
-        self.fields = fields(layer, compute, m)
         self.arch = device_facts().arch
+        places = {"scale_place": scale_places(layer, compute)}
+        self.fields: dict[Pipeline, Fields] = {Pipeline.MULTISTAGE: {**multistage_fields(m), **places}}
+        if m > 8 and self.arch.has("wgmma"):
+            self.fields[Pipeline.WARP_SPECIALIZED] = {**specialized_fields(m), **places}
 
     def valid(self, tuning: TuningConfig) -> bool:
         return 64 <= tuning.threads <= 512 and not check(self.layer, self.compute, tuning, self.arch)
 
     def sample(self, count: int, seed: int = 0) -> list[TuningConfig]:
-        """The starting config and up to `count` others, drawn evenly from the valid ones."""
+        """The starting config and up to `count` others, in equal parts of every pipeline."""
         generator = random.Random(seed)
         found = {self.start: None}
-        for _ in range(200 * count):
-            values = {name: generator.choice(choices) for name, choices in self.fields.items()}
-            tuning = attrs.evolve(self.start, **values)
-            if tuning not in found and self.valid(tuning):
-                found[tuning] = None
-            if len(found) > count:
-                break
+        for part, (pipeline, fields) in enumerate(self.fields.items(), 1):
+            for _ in range(100 * count):
+                values = {name: generator.choice(choices) for name, choices in fields.items()}
+                tuning = attrs.evolve(self.start, pipeline=pipeline, **values)
+                if tuning not in found and self.valid(tuning):
+                    found[tuning] = None
+                if len(found) > count * part // len(self.fields):
+                    break
         return list(found)
 
     def neighbours(self, tuning: TuningConfig) -> Iterator[TuningConfig]:
         """Every valid config that differs in one field."""
-        for name, values in self.fields.items():
+        for name, values in self.fields.get(tuning.pipeline, {}).items():
             for value in values:
                 other = attrs.evolve(tuning, **{name: value})
                 if other != tuning and self.valid(other):
@@ -130,16 +152,19 @@ class Race:
         self.rows = make_activation(m, k, dtype, seed=m)
         self.output = torch.empty((m, n), dtype=dtype, device="cuda")
         self.references: dict[str, Reference] = {}
-        self.calls: dict[TuningConfig, BoundKernel] = {}
+        self.calls: dict[TuningConfig, Callable[[], object]] = {}
         self.first_us: dict[TuningConfig, float] = {}
 
     def enter(self, tunings: list[TuningConfig]) -> None:
         """Compile, check and briefly time the configs that are new."""
         fresh = [tuning for tuning in dict.fromkeys(tunings) if tuning not in self.first_us]
-        entered: dict[TuningConfig, BoundKernel] = {}
-        for tuning, cubin in self.compiled(fresh).items():
-            kernel = DirectKernel(self.layer, self.compute, tuning, self.facts, cubin)
-            call = kernel.bind(self.packed, self.rows, self.output)
+        entered: dict[TuningConfig, Callable[[], object]] = {}
+        for tuning in self.compiled(fresh):
+            try:
+                call = forced_call(self.layer, self.compute, tuning, self.packed, self.rows, self.output)
+            except (RuntimeError, HummingCompileError, HummingTorchError) as error:
+                print(f"  does not load: {document(tuning)}: {error}", flush=True)
+                continue
             if self.is_right(tuning, call):
                 entered[tuning] = call
         self.first_us |= dict.fromkeys(fresh, float("inf"))
@@ -148,25 +173,26 @@ class Race:
             self.first_us |= {tuning: timings[document(tuning)].median_us for tuning in entered}
         self.calls |= entered
 
-    def compiled(self, tunings: list[TuningConfig]) -> dict[TuningConfig, bytes]:
-        sources = [compose_for(self.layer, self.compute, tuning, self.facts) for tuning in tunings]
-        try:
-            return dict(zip(tunings, compile_all(sources), strict=True))
-        except HummingCompileError:
-            pass
-        found = {}
+    def compiled(self, tunings: list[TuningConfig]) -> list[TuningConfig]:
+        """Those that compile; the others are named."""
+        sources = [compose(self.layer, self.compute, tuning, self.facts.arch) for tuning in tunings]
+        with contextlib.suppress(HummingCompileError):
+            compile_all(sources)
+            return tunings
+        found = []
         for tuning, source in zip(tunings, sources, strict=True):
             try:
-                found[tuning] = compile_all([source])[0]
+                compile_all([source])
+                found.append(tuning)
             except HummingCompileError as error:
                 print(f"  does not compile: {document(tuning)}: {str(error)[:300]}", flush=True)
         return found
 
-    def is_right(self, tuning: TuningConfig, call: BoundKernel) -> bool:
+    def is_right(self, tuning: TuningConfig, call: Callable[[], object]) -> bool:
         self.output.fill_(float("nan"))
         try:
             call()
-        except (RuntimeError, HummingCompileError) as error:
+        except (RuntimeError, HummingCompileError, HummingTorchError) as error:
             print(f"  does not launch: {document(tuning)}: {error}", flush=True)
             return False
         place = place_of(tuning)

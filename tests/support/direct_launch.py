@@ -1,23 +1,27 @@
-"""Launches one composed kernel with a TuningConfig of the caller's choice, past the heuristic and the torch op.
+"""Runs a dense layer with a TuningConfig of the caller's choice: the same plan and launch, past the heuristic alone.
 
-Called by tests/gpu (any config gives the same result) and by benchmarks (tuning sweeps).
-Assumes CUDA, packed tensors as humming_kernels.packed_layout describes them, and activations that need no copy.
+Called by tests/gpu (any config gives the same result) and by benchmarks (tuning sweeps, --config).
+Assumes CUDA wherever something is launched; composing and compiling need none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
+from unittest import mock
 
 import torch
-from humming_compile.module import ArgumentBuffer, Function, load_function
-from humming_compile.request import CompileRequest
 from humming_compile.service import default_service
 from humming_kernels.arch import DeviceFacts, arch_of_capability
 from humming_kernels.compose import KernelSource, compose
 from humming_kernels.config import ComputeConfig, LayerConfig, TuningConfig
 from humming_kernels.heuristic import ranges
-from humming_kernels.launch import pack_arguments
+from humming_torch import plan as plan_module
 from humming_torch.packed_weight import PackedWeight
+from humming_torch.plan import Plan, RangeSource
+from humming_torch.session import compile_request, session_of
+
+from tests.support.weight_cases import TORCH_DTYPES
 
 
 def device_facts() -> DeviceFacts:
@@ -26,23 +30,9 @@ def device_facts() -> DeviceFacts:
     return DeviceFacts(arch=arch, multiprocessors=properties.multi_processor_count)
 
 
-def request_of(source: KernelSource) -> CompileRequest:
-    return CompileRequest(
-        unit_text=source.unit_text,
-        headers=source.headers,
-        target=source.target,
-        options=source.options,
-        name=source.symbol,
-    )
-
-
-def compile_all(sources: Iterable[KernelSource]) -> list[bytes]:
-    """Cubins of all sources, compiled side by side on every core; what is cached already is not compiled."""
-    return [artifact.data for artifact in default_service().compile_many([request_of(source) for source in sources])]
-
-
-def compose_for(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, facts: DeviceFacts) -> KernelSource:
-    return compose(layer, compute, tuning, facts.arch)
+def compile_all(sources: Iterable[KernelSource]) -> None:
+    """Compiles all sources side by side on every core; later look-ups come from the service's memory."""
+    default_service().compile_many([compile_request(source) for source in sources])
 
 
 def heuristic_sources(
@@ -57,72 +47,30 @@ def heuristic_sources(
     return list(sources.values())
 
 
-class DirectKernel:
-    """One kernel with one TuningConfig, ready to launch on any shape of its format."""
+def forced_call(
+    layer: LayerConfig,
+    compute: ComputeConfig,
+    tuning: TuningConfig,
+    packed: PackedWeight,
+    activation: torch.Tensor,
+    output: torch.Tensor,
+) -> Callable[[], object]:
+    """A call of the layer's plan with this one kernel for every M, from `activation` into `output`."""
+    source = compose(layer, compute, tuning, device_facts().arch)
+    plan = Plan(session_of(torch.device("cuda")), layer, compute, TORCH_DTYPES[compute.output_number])
 
-    def __init__(
-        self,
-        layer: LayerConfig,
-        compute: ComputeConfig,
-        tuning: TuningConfig,
-        facts: DeviceFacts,
-        cubin: bytes | None = None,
-    ) -> None:
-        self.layer, self.compute, self.tuning, self.facts = layer, compute, tuning, facts
-        self.source = compose(layer, compute, tuning, facts.arch)
-        data = compile_all([self.source])[0] if cubin is None else cubin
-        self.function: Function = load_function(data, self.source.symbol, torch.cuda.current_device())
-        self.function.allow_shared_bytes(self.source.recipe.shared_bytes)
+    def one_kernel(_layer: object, _compute: object, _facts: object, max_m: int) -> tuple[RangeSource, ...]:
+        return (RangeSource(last_m=max_m, source=source),)
 
-    def bind(self, tensors: PackedWeight, activation: torch.Tensor, output: torch.Tensor) -> BoundKernel:
-        return BoundKernel(self, tensors, activation, output)
-
-
-class BoundKernel:
-    """A kernel with its pointers filled in; calling it enqueues one launch on the current stream."""
-
-    def __init__(
-        self, kernel: DirectKernel, tensors: PackedWeight, activation: torch.Tensor, output: torch.Tensor
-    ) -> None:
-        m = activation.shape[0]
-        layer, recipe = kernel.layer, kernel.source.recipe
-        plan = recipe.plan(m, layer.n, activation.shape[1], kernel.facts.multiprocessors)
-        device = activation.device
-        # Held for as long as launches may run. The workspace is poisoned; kernels leave the counters at zero.
-        self.workspace = torch.full((max(plan.workspace_bytes, 16),), 0xFF, dtype=torch.uint8, device=device)
-        self.counters = torch.zeros((max(plan.counter_bytes, 16),), dtype=torch.uint8, device=device)
-        self.kept: Sequence[torch.Tensor | None] = (
-            tensors.weight,
-            tensors.weight_scale,
-            tensors.zero_point,
-            tensors.bias,
-            activation,
-            output,
-        )
-        self.grid = (plan.grid, 1, 1)
-        self.threads, self.shared_bytes = recipe.threads, recipe.shared_bytes
-        self.function = kernel.function
-        self.arguments = ArgumentBuffer.from_bytes(
-            pack_arguments(
-                units_per_tile=plan.units_per_tile,
-                activation=activation.data_ptr(),
-                weight=tensors.weight.data_ptr(),
-                weight_scale=tensors.weight_scale.data_ptr(),
-                zero_point=0 if tensors.zero_point is None else tensors.zero_point.data_ptr(),
-                bias=0 if tensors.bias is None else tensors.bias.data_ptr(),
-                output=output.data_ptr(),
-                workspace=self.workspace.data_ptr(),
-                counters=self.counters.data_ptr(),
-                activation_stride=activation.stride(0),
-                output_stride=output.stride(0),
-                m=m,
-                n=layer.n,
-                k=activation.shape[1],
-                units_per_block=plan.units_per_block,
-            )
-        )
-
-    def __call__(self) -> None:
-        self.function.launch(
-            self.grid, self.threads, self.shared_bytes, torch.cuda.current_stream().cuda_stream, self.arguments
-        )
+    with mock.patch.object(plan_module, "range_sources", one_kernel):
+        plan.prepare(activation.shape[0])
+    return partial(
+        plan.run,
+        activation,
+        packed.weight,
+        packed.weight_scale,
+        packed.zero_point,
+        packed.bias,
+        packed.column_order,
+        output,
+    )
