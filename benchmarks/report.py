@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns."""
-    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
+    widths = [max(2, *(len(line[column]) for line in [header, *lines])) for column in range(len(header))]
     rendered = [
         "| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + " |"
         for line in [header, *lines]
