@@ -30,6 +30,7 @@ from humming_compile.errors import (
 from humming_compile.protocol import Message
 
 _LOG_TAIL = 8192
+_START_SECONDS = 120.0
 
 
 class _WorkerEndedError(Exception):
@@ -168,11 +169,11 @@ class Pool:
         WorkerCrashError, WorkerTimeoutError, ToolkitError (the worker cannot load NVRTC) or ServiceClosedError.
         """
         worker = self._take()
-        deadline = time.monotonic() + self._timeout
         kept = False
         try:
-            if worker.hello is None:
-                self.hello = worker.hello = self._greet(worker, deadline)
+            if worker.hello is None:  # starting is not part of the request, and slow on a busy machine
+                self.hello = worker.hello = self._greet(worker, time.monotonic() + max(self._timeout, _START_SECONDS))
+            deadline = time.monotonic() + self._timeout
             if message is None:
                 answer = Message(head=worker.hello)
             else:
