@@ -111,6 +111,7 @@ class Quickstart:
             f"{compared.layers} compared are exact, {kernels} kernels compiled for {facts.arch.name}, {right} of "
             f"{results} results within their limit on the {_device_name(self.device)}",
             style="bold green" if good else "bold red",
+            soft_wrap=True,
         )
         return good
 
@@ -242,7 +243,8 @@ def _compile(
     )
     console.print(
         f"{len(unique)} kernels for {facts.arch.name} ({facts.multiprocessors} multiprocessors, M up to {max(TOKENS)}) "
-        f"in {time.perf_counter() - begin:.1f} s: {where}"
+        f"in {time.perf_counter() - begin:.1f} s: {where}",
+        soft_wrap=True,
     )
     return len(unique), per_shape
 
