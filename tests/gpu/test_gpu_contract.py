@@ -6,6 +6,7 @@ Assumes a CUDA device.
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import torch
 from humming_torch.errors import HummingTorchError, NotPreparedError
@@ -192,7 +193,7 @@ def test_no_tokens(text: str) -> None:
 
 def test_width_is_never_the_padded_one() -> None:
     """Ragged N and K: the result has N columns, and nothing beyond them is written."""
-    for n, k in ((130, 232), (464, 704), (232, 464), (130, 10944), (464, 7392)):
+    for n, k in ((130, 232), (464, 704), (232, 464), (130, 10944), (464, 7392), (100, 235), (1, 8)):
         for m in (1, 17):
             case = make_case("u4g32:bf16" if k % 64 else "u4g64:bf16", n, k)
             linear = make_linear(case, BF16, max_m=17)
@@ -203,6 +204,18 @@ def test_width_is_never_the_padded_one() -> None:
             assert linear.module(rows).shape == (m, n)
             reference = Reference(case, rows, scale_place(case, "bf16", m))
             assert reference.error(output.tensor, slice(0, m)) <= reference.bound(slice(0, m))
+
+
+def test_reordered_columns() -> None:
+    """Act-order checkpoints: column j of the codes is column order[j] of the real weight."""
+    n, k = 192, 512
+    case = make_case("u4g128z:f16", n, k)
+    order = torch.randperm(k, generator=torch.Generator().manual_seed(1)).cuda()
+    module = Linear(pack(attrs.evolve(canonical(case), column_order=order)), dtype=BF16).prepare(64)
+    for m in (1, 33):
+        rows = make_activation(m, k, BF16)
+        reference = Reference(case, rows[:, order], scale_place(case, "bf16", m))
+        assert reference.error(module(rows), slice(0, m)) <= reference.bound(slice(0, m))
 
 
 def test_bad_input_is_refused_before_any_launch() -> None:
