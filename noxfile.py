@@ -142,8 +142,8 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(venv_backend=WORKSPACE)
 def bench(session: nox.Session) -> None:
-    """The dense benchmark on this machine's CUDA device; arguments go to benchmarks/dense.py."""
-    workspace_run(session, "python", "benchmarks/dense.py", *session.posargs)
+    """The dense benchmark on this machine's CUDA device; arguments go to benchmarks.dense."""
+    workspace_run(session, "python", "-m", "benchmarks.dense", *session.posargs)
 
 
 @nox.session(venv_backend=WORKSPACE)
