@@ -31,11 +31,20 @@ Result cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, un
     return stream == (Handle)9 ? 400 : 0; }
 Result cuGetErrorName(Result code, const char** text) { *text = code == 400 ? "INVALID_HANDLE" : "OTHER"; return 0; }
 Result cuGetErrorString(Result code, const char** text) { *text = "some text"; return 0; }
+Result cuTensorMapEncodeTiled(unsigned long* map, int type, unsigned rank, void* address, unsigned long* sides,
+                              unsigned long* strides, unsigned* box, unsigned* steps, int interleave, int swizzle,
+                              int promotion, int fill) {
+    if ((size_t)map % 64 || type != 1 || rank != 2 || steps[0] != 1 || steps[1] != 1 || interleave || swizzle != 3 || fill)
+        return 1;
+    unsigned long row[16] = {(size_t)address, sides[0], sides[1], strides[0], box[0], box[1]};
+    memcpy(map, row, 128);
+    return (size_t)address % 16 ? 1 : 0; }
 #define ROW(name) {#name, (void*)name}
 static struct { const char* name; void* function; } table[] = {
     ROW(cuInit), ROW(cuDriverGetVersion), ROW(cuDeviceGetCount), ROW(cuDeviceGet), ROW(cuDevicePrimaryCtxRetain),
     ROW(cuCtxPushCurrent), ROW(cuCtxPopCurrent), ROW(cuModuleLoadData), ROW(cuModuleUnload), ROW(cuModuleGetFunction),
-    ROW(cuFuncGetAttribute), ROW(cuFuncSetAttribute), ROW(cuLaunchKernel), ROW(cuGetErrorName), ROW(cuGetErrorString)};
+    ROW(cuFuncGetAttribute), ROW(cuFuncSetAttribute), ROW(cuLaunchKernel), ROW(cuGetErrorName), ROW(cuGetErrorString),
+    ROW(cuTensorMapEncodeTiled)};
 Result cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long flags, int* status) {
     *function = 0;
     if (!strcmp(name, "cuGetProcAddress")) *function = (void*)cuGetProcAddress_v2;

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from humming_compile import DriverError
-from humming_compile.module import ArgumentBuffer, Driver, Function, load_function
+from humming_compile.module import ArgumentBuffer, Driver, Function, TensorMapEncoder, load_function
 
 CUBIN = b"\x7fELF and so on"
 
@@ -247,3 +247,36 @@ def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, 
         "cuDeviceGet 101",
         "cuFuncSetAttribute 1",
     ], done.stderr
+
+
+def test_tensor_maps_are_asked_for_in_the_driver_s_order(fake_driver: dict[str, str], run_script) -> None:
+    """The sides of a map go from the innermost outwards: columns, then rows."""
+    done = run_script(
+        """
+        import struct
+        from humming_compile import DriverError
+        from humming_compile.module import TensorMapEncoder
+        encoder = TensorMapEncoder()
+        map = encoder.encode(0x7000, rows=17, columns=4096, row_bytes=8192, box_rows=16, box_columns=64)
+        print(len(map), *struct.unpack("<6Q", map[:48]))
+        try:
+            encoder.encode(0x7008, rows=17, columns=4096, row_bytes=8192, box_rows=16, box_columns=64)
+        except DriverError as error:
+            print(error.call, error.code, "at 0x7008" in str(error))
+        """,
+        environment=fake_driver,
+    )
+    address, columns, rows, row_bytes, box_columns, box_rows = 0x7000, 4096, 17, 8192, 64, 16
+    assert done.stdout.splitlines() == [
+        f"128 {address} {columns} {rows} {row_bytes} {box_columns} {box_rows}",
+        "cuTensorMapEncodeTiled 1 True",
+    ], done.stderr
+
+
+def test_a_driver_without_tensor_maps_is_told() -> None:
+    class Old(FakeDriver):
+        def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple:
+            return (500, None, None)
+
+    with pytest.raises(DriverError, match="update it to CUDA 12 or later"):
+        TensorMapEncoder(Driver(Old()))

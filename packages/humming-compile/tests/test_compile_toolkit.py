@@ -189,7 +189,9 @@ def test_the_build_number_of_this_nvrtc(real_toolkit: Toolkit) -> None:
         ("cuda/std/array", "nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl"),
         ("nv/target", "nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl"),
         ("curand_kernel.h", "nvidia-curand-cu12", "nvidia-curand"),
+        ("cooperative_groups/reduce.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
         ("humming/base/x.cuh", "", ""),
+        ("type_traits", "", ""),
     ],
 )
 def test_packages_of_headers(header: str, package_12: str, package_13: str) -> None:
@@ -235,6 +237,17 @@ def test_a_missing_toolkit_header_is_named_in_one_line(
             service.compile(request)
     assert caught.value.header == missing and "\n" not in str(caught.value)
     assert str(root / "include") in str(caught.value)
+
+
+def test_every_header_of_the_runtime_wheel_is_known_as_its_own(real_toolkit: Toolkit) -> None:
+    if not real_toolkit.include_folders or not real_toolkit.origin.startswith("wheels"):
+        pytest.skip("the CUDA headers here are not of wheels")
+    folder = real_toolkit.include_folders[0]
+    used = [
+        path.name for path in folder.glob("*.h") if path.name.startswith(("cuda_", "vector_", "mma", "device_", "sm_"))
+    ]
+    assert len(used) > 20
+    assert all("nvidia-cuda-runtime" in package_of_header(name, real_toolkit.version[0]) for name in used)
 
 
 def test_the_cpp_library_is_named_when_it_is_missing(tmp_path: Path, real_toolkit: Toolkit) -> None:

@@ -6,6 +6,7 @@ Assumes over-counting is harmless (a stale key is not): includes in comments or 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -13,7 +14,7 @@ import attrs
 
 _DIRECTIVE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include(?:_next)?\b[ \t]*(?:[<"]([^>"\n]+)[>"])?', re.MULTILINE)
 _HAS_INCLUDE = re.compile(r'__has_include\s*\(\s*(?:[<"]([^>"\n]+)[>"])?')
-_COMMENTED_DIRECTIVE = re.compile(r"(?:#|%:)\s*/\*|/\*.*?\*/[ \t]*(?:#|%:)", re.DOTALL)
+_COMMENTED_DIRECTIVE = re.compile(r"(?:#|%:)\s*/\*|\*/[ \t]*(?:#|%:)")
 
 
 @attrs.frozen(kw_only=True)
@@ -31,18 +32,24 @@ def reached_headers(unit_text: str, headers: Mapping[str, str]) -> Reached:
     """
     project: dict[str, str] = {}
     foreign: dict[str, None] = {}
-    waiting = [unit_text]
+    waiting = [_included_names(unit_text)]
     while waiting:
-        names, unclear = _included_names(waiting.pop())
+        names, unclear = waiting.pop()
         for name in headers if unclear else names:
             if name not in headers:
                 foreign[name] = None
             elif name not in project:
                 project[name] = headers[name]
-                waiting.append(headers[name])
+                waiting.append(_included_names_of_header(headers[name]))
         if unclear:
             foreign.update(dict.fromkeys(name for name in names if name not in headers))
     return Reached(project=dict(sorted(project.items())), foreign=tuple(sorted(foreign)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _included_names_of_header(text: str) -> tuple[list[str], bool]:
+    """As below, kept: many units reach the same headers."""
+    return _included_names(text)
 
 
 def _included_names(text: str) -> tuple[list[str], bool]:

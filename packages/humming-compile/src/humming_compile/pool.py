@@ -62,8 +62,10 @@ class Worker:
         self.hello: dict[str, Any] | None = None
 
     def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self.process.poll() is None
+        """Whether the process still runs and holds its end of the pipe."""
+        poll = select.poll()
+        poll.register(self._requests, 0)  # only an error is told: the other end was closed
+        return self.process.poll() is None and not poll.poll(0)
 
     def send(self, message: Message, deadline: float) -> None:
         """Writes one message."""

@@ -251,7 +251,10 @@ class CompileService:
         toolkit = self.toolkit
         package = package_of_header(header, toolkit.version[0])
         if not package:
-            text = f"{request.name!r} includes {header!r}, which is not among the headers of the request"
+            text = (
+                f"{request.name!r} includes {header!r}, which is not among the headers of the request and is no CUDA "
+                "header: add its text to `headers` (NVRTC has no headers of the C and C++ standard library)"
+            )
         else:
             places = ", ".join(map(str, toolkit.include_folders)) or "no folder"
             text = (

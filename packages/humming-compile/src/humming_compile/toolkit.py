@@ -24,6 +24,12 @@ _VERSION_LINE = re.compile(r"^#define\s+(?:CUDART_VERSION|CUDA_VERSION)\s+(\d+)"
 _LIBRARY_FOLDERS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu")
 _INCLUDE_FOLDERS = ("include", "targets/x86_64-linux/include", "targets/sbsa-linux/include")
 
+# Names of the headers in the CUDA runtime's include folder.
+_RUNTIME_HEADER = re.compile(
+    r"(cuda|cuComplex|cooperative_groups|vector_|texture_|surface_|device_|driver_|builtin_types|channel_descriptor"
+    r"|common_functions|host_(config|defines)|library_types|math_(constants|functions)|mma\.h|sm_\d\d_)"
+)
+
 INSTALL_HINT = "pip install 'humming-compile[cu13]' (or [cu12] for CUDA 12)"
 
 
@@ -230,12 +236,10 @@ def _build_note(notes: bytes) -> str:
 def package_of_header(header: str, major: int) -> str:
     """The wheel that holds a toolkit header for CUDA `major`; "" for headers that no toolkit has."""
     suffix = "-cu12" if major < 13 else ""
-    if header.startswith("humming/"):
-        return ""
     if header.startswith("crt/"):
         return "nvidia-cuda-nvcc-cu12" if major < 13 else "nvidia-cuda-crt"
     if header.startswith(("cuda/", "nv/", "cub/", "thrust/")):
         return f"nvidia-cuda-cccl{suffix}"
     if header.startswith("curand"):
         return f"nvidia-curand{suffix}"
-    return f"nvidia-cuda-runtime{suffix}"
+    return f"nvidia-cuda-runtime{suffix}" if _RUNTIME_HEADER.match(header) else ""
