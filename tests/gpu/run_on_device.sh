@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the GPU side of the project on a machine that has a CUDA device and this checkout, with nothing installed.
-# Usage: tests/gpu/run_on_device.sh [quick|correctness|bench|sweep|sanitize|all] [arguments of the benchmark ...]
+# Usage: tests/gpu/run_on_device.sh [quick|correctness|bench|sweep|sanitize|all] [arguments of pytest or the benchmark ...]
 # Assumes python3 with torch, attrs, filelock, cuda-bindings, pytest and pytest-timeout; logs and rows go to $OUT (./out).
 # HUMMING_COMMIT names the code in rows where git does not know it.
 set -u -o pipefail
@@ -36,7 +36,7 @@ quick() { step smoke 120 python3 -m tests.gpu.smoke; }
 
 correctness() {
   step correctness 330 python3 -m pytest tests/gpu -q --maxfail=30 -p no:cacheprovider --timeout=240 \
-    --durations=12 --junitxml="$OUT/correctness.xml"
+    --durations=12 --junitxml="$OUT/correctness.xml" "$@"
 }
 
 bench() {
@@ -76,8 +76,8 @@ if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; th
   exit 2
 fi
 case $mode in
-  quick | correctness) "$mode" ;;
-  bench | sweep) "$mode" "$@" ;;
+  quick) quick ;;
+  correctness | bench | sweep) "$mode" "$@" ;;
   sanitize) sanitize ;;
   all)
     quick

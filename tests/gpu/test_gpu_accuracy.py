@@ -6,7 +6,7 @@ Assumes a CUDA device with a few gigabytes free; the references run on it in flo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -54,13 +54,15 @@ def all_kernels_compiled() -> Iterator[None]:
 
 @pytest.mark.parametrize("activation", ["f16", "bf16"])
 @pytest.mark.parametrize("text", FORMAT_TEXTS)
-def test_error_is_that_of_the_stated_roundings(text: str, activation: str) -> None:
+def test_error_is_that_of_the_stated_roundings(
+    text: str, activation: str, record_property: Callable[[str, object], None]
+) -> None:
     dtype = TORCH_DTYPES[activation]
     if refusals(text, activation):
         with pytest.raises(HummingTorchError, match=text.replace(":", ".")):
             make_linear(make_case(text, 576, 576), dtype, max_m=1)
         return
-    faults = []
+    faults, largest = [], 0.0
     for n, k in SHAPES:
         case = make_case(text, n, k, seed=n)
         linear = make_linear(case, dtype, max_m=MAX_M)
@@ -74,8 +76,10 @@ def test_error_is_that_of_the_stated_roundings(text: str, activation: str) -> No
             faults += [f"{n}x{k} M={m}: {fault}" for fault in output.faults()]
             if reference is not None:
                 error, bound = reference.error(output.tensor, slice(0, m)), reference.bound(slice(0, m))
+                largest = max(largest, error / bound)
                 if not error <= bound:
                     faults.append(f"{n}x{k} M={m}: error {error:.3e} above {bound:.3e} (scales on the {place})")
+    record_property("largest_error_over_bound", round(largest, 4))
     assert not faults, f"{len(faults)} faults, the first ones:\n" + "\n".join(faults[:20])
 
 
