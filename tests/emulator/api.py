@@ -8,7 +8,8 @@ import functools
 import hashlib
 
 from tests.emulator.errors import EmulatorError
-from tests.emulator.machine import Launch, Program
+from tests.emulator.launch import Launch
+from tests.emulator.loader import Program
 from tests.emulator.memory import Memory
 from tests.emulator.parser import parse
 

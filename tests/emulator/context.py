@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.emulator.errors import Fault, NotConverged
+from tests.emulator.inflight import WgmmaState
 from tests.emulator.memory import LOCAL_WINDOW, Allocation
 from tests.emulator.shared import BASE, SharedMemory
 
@@ -38,8 +39,8 @@ class Context:
         self.local_known = np.zeros((self.T, max(launch.local_bytes, 1)), bool)
         self.committed = np.zeros(self.T, np.int32)
         self.copies = []
-        self.bulk_groups = {}
-        self.mbarriers = {}
+        self.bulk_open = {}  # thread -> stores not yet committed
+        self.bulk_groups = {}  # thread -> committed groups of stores
         self.selection = slice(None)
         self.polls = 0
         self.events = 0  # progress that is not a change of memory
@@ -223,8 +224,7 @@ class Context:
             if (shared.write_clock[granules] == 0).any():
                 raise Fault("uninitialised shared", "atomic on shared bytes that were never written", thread, address)
             # other atomics on the same bytes are no race; anything else unordered is
-            plain = ~shared.atomic_granules[granules].all() if hasattr(shared, "atomic_granules") else True
-            if plain:
+            if not shared.atomic[granules].all():
                 shared.on_read(offsets, size, ids, "atomic", collective=True)
             return shared.gather(offsets, size)
         return None
@@ -240,20 +240,30 @@ class Context:
                 self.memory.version = version
             return
         for shared, _, offsets, ids in self.shared_targets(address, thread):
-            if not hasattr(shared, "atomic_granules"):
-                shared.atomic_granules = np.zeros(len(shared.write_clock), bool)
             granules = shared.granules(offsets, size)
+            version = shared.version
             shared.scatter(offsets, value)
+            if not changed:
+                shared.version = version
             shared.stamp(granules, ids)
-            shared.atomic_granules[granules] = True
+            shared.atomic[granules] = True
 
     def proxy_fence(self):
-        """fence.proxy.async: this warp's generic writes become visible to the async proxy."""
-        warps = self.active_warps()
-        shared = self.shared
-        if shared.proxy_generic.any():
-            mine = np.isin(shared.write_thread >> 5, warps) & (shared.write_thread >= 0)
-            shared.proxy_generic[mine] = False
+        """fence.proxy.async: generic writes that the executing warps made or can see become visible to the async proxy."""
+        for member in self.cluster:
+            shared = member.shared
+            granules = np.flatnonzero(shared.proxy_generic)
+            if len(granules):
+                writer = np.maximum(shared.write_thread[granules] >> 5, 0)
+                seen = np.zeros(len(granules), bool)
+                for warp in self.active_warps():
+                    seen |= (shared.write_clock[granules] <= self.clocks.table[warp, writer]) | (writer == warp)
+                shared.proxy_generic[granules[seen]] = False
+
+    def wgmma_state(self):
+        if self.wgmma is None:
+            self.wgmma = WgmmaState(self)
+        return self.wgmma
 
     def set_registers(self, direction, count):
         for warp in self.active_warps().tolist():

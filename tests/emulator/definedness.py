@@ -38,12 +38,9 @@ def effects(ins):
         has_destination = ins.opcode not in NO_DESTINATION
         if ins.opcode in ("bar", "barrier"):
             has_destination = "red" in ins.modifiers
-        if ins.opcode == "mbarrier":
-            has_destination = True
         if ins.opcode == "wgmma" and "mma_async" in ins.modifiers:
-            written += registers_in(operands[0])
-            read += registers_in(operands[0])
-            operands.pop(0)
+            # with scale_d false the old accumulator is not read; undefined ones show as NaN
+            written += registers_in(operands.pop(0))
         elif has_destination:
             written += registers_in(operands.pop(0))
     for operand in operands:

@@ -79,7 +79,7 @@ class Fault(EmulatorError):
         return 0
 
 
-class NotConverged(Exception):  # noqa: N818
+class NotConverged(Exception):
     """Internal: a collective was reached by part of its lanes; `waiting` is the mask of those."""
 
     def __init__(self, waiting):

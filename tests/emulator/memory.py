@@ -9,6 +9,7 @@ import bisect
 import numpy as np
 
 from tests.emulator.errors import EmulatorError, Fault
+from tests.emulator.tensor_map import TensorMap, encode
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x0100_0000_0000  # generic address of shared byte 0
@@ -100,6 +101,12 @@ class Memory:
         self.next_base = (base + allocation.size + GUARD + 0xFFFF) & ~0xFFFF
         self.last = allocation
         return allocation
+
+    def add_tensor_map(self, allocation, sizes, strides, box, element, **options):
+        """128 bytes that kernels take for a tensor map; see tensor_map.TensorMap for the arguments."""
+        number = len(self.tensor_maps) + 1
+        self.tensor_maps[number] = TensorMap(allocation, element, tuple(sizes), tuple(strides), tuple(box), **options)
+        return encode(number)
 
     def __getitem__(self, name):
         for allocation in self.allocations:

@@ -82,6 +82,10 @@ class SharedMemory:
         self.read_clock = np.zeros((count, clocks.warps), np.int32)
         self.read_lane = np.full((count, clocks.warps), -1, np.int8)  # -2: several lanes, -3: an ldmatrix
         self.pending_note = {}  # granule -> instruction whose copy has not landed
+        self.atomic = np.zeros(count, bool)  # last written by an atomic
+        self.mbarriers = {}  # offset -> MBarrier
+        self.async_reads = {}  # token -> (granules, warp, instruction)
+        self.next_token = 0
         self.proxy_generic = np.zeros(count, bool)  # written by ordinary stores, no proxy fence since
         self.offsets = {n: np.arange(max(n // granule, 1)) for n in (1, 2, 4, 8, 16, 32, 64, 128)}
         self.check_races = True
@@ -212,6 +216,7 @@ class SharedMemory:
         now = self.clocks.table[warp, warp] if clock is None else np.full(len(threads), clock, np.int32)
         self.write_clock[granules] = now[:, None]
         self.write_thread[granules] = threads[:, None]
+        self.atomic[granules] = False
 
     def stamp_agent(self, granules, agent, clock):
         self.write_clock[granules] = clock
@@ -222,6 +227,57 @@ class SharedMemory:
         self.write_thread[granules] = -1
         for granule in granules.reshape(-1)[:: max(1, granules.shape[-1])].tolist():
             self.pending_note[granule] = note
+
+    # -- the async proxy -----------------------------------------------------------------------------
+
+    def on_async_read(self, addresses, size, threads, verb):
+        """Check a read by wgmma or a bulk store: ordinary writes need a proxy fence besides the barrier."""
+        granules = self.granules(addresses, size)
+        visible, clock = self._visible(granules, threads, own_thread_counts=verb.endswith("store"))
+        never = clock == 0
+        if never.any():
+            row, column = np.argwhere(never)[0]
+            raise Fault(
+                "uninitialised shared",
+                f"{verb} of {size} bytes at {int(addresses[row]):#x}: "
+                f"byte {int(granules[row, column]) * self.granule:#x} was never written",
+                threads[never.any(axis=1)],
+                addresses[never.any(axis=1)],
+            )
+        if not self.check_races:
+            return
+        if not visible.all():
+            self._race(~visible, granules, clock, threads, addresses, size, verb, "read")
+        generic = self.proxy_generic[granules]
+        if generic.any():
+            row, column = np.argwhere(generic)[0]
+            granule = int(granules[row, column])
+            writer = int(self.write_thread[granule])
+            raise Fault(
+                "missing fence",
+                f"{verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} was written by an "
+                f"ordinary store of warp {writer >> 5} lane {writer & 31} with no fence.proxy.async after it",
+                threads[generic.any(axis=1)],
+                addresses[generic.any(axis=1)],
+            )
+
+    def begin_async_read(self, addresses, size, warp, note):
+        """The warp's agent reads these bytes until finish_async_read; returns a token."""
+        granules = np.unique(self.granules(np.asarray(addresses), size))
+        self.read_clock[granules, warp] = PENDING
+        self.read_lane[granules, warp] = -2
+        self.next_token += 1
+        self.async_reads[self.next_token] = (granules, warp, note)
+        return self.next_token
+
+    def finish_async_read(self, token):
+        granules, warp, _ = self.async_reads.pop(token)
+        self.read_clock[granules, warp] = self.clocks.table[warp, warp]
+        self.read_lane[granules, warp] = -3
+        for other, reader, _ in self.async_reads.values():
+            if reader == warp:
+                self.read_clock[other, warp] = PENDING
+                self.read_lane[other, warp] = -2
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -275,11 +331,22 @@ class SharedMemory:
         row = int(np.flatnonzero(rows)[0])
         column, reader = (int(v) for v in np.argwhere(late[row])[0])
         thread = int(threads[row])
+        granule = int(granules[row, column])
+        if self.read_clock[granule, reader] == PENDING:
+            note = next((n for g, w, n in self.async_reads.values() if w == reader and granule in g), None)
+            what = f" (PTX line {note.line}: {note.text[:60]})" if note is not None else ""
+            raise Fault(
+                "missing wait",
+                f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} is still being "
+                f"read asynchronously for warp {reader}{what}; its wait_group comes first",
+                threads[rows],
+                addresses[rows],
+            )
         need = "no bar.warp.sync (or wider barrier) between" if reader == thread >> 5 else "no barrier between"
         raise Fault(
             "shared race",
             f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte "
-            f"{int(granules[row, column]) * self.granule:#x} was read by warp {reader}, {need} that read and this write",
+            f"{granule * self.granule:#x} was read by warp {reader}, {need} that read and this write",
             threads[rows],
             addresses[rows],
         )

@@ -4,12 +4,15 @@ Assumes rooms do not depend on each other's order."""
 
 from tests.emulator.instructions import (  # noqa: F401
     async_copy,
+    bulk,
     convert,
     float,
     half,
     integer,
+    mbarrier,
     mma,
     move,
     sync,
     warp,
+    wgmma,
 )

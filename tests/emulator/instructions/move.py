@@ -283,8 +283,12 @@ def ld(d, ins):
     return run
 
 
-@instruction("st", forms=("st{.order.scope}{.space}{.cache}{.v2|v4}.type",))
+@instruction("st", forms=("st{.order.scope}{.space}{.cache}{.v2|v4}.type", "st.async.shared::cluster..."))
 def st(d, ins):
+    if ins.has("async"):
+        from tests.emulator.instructions import bulk
+
+        return bulk.store_async(d, ins)
     kind, _, space = _memory_form(d, ins)
     sources = d.items(ins.operands[1])
     reads = d.reads(sources, kind, ins)
