@@ -123,16 +123,19 @@ def watch(program):
         written = [r for r in written if r in registers]
         read = [r for r in read if r in registers]
         if written or read:
-            program.run[pc] = _wrap(program.run[pc], ins, written, read)
+            guard = program.decoder.read(ins.predicate, "pred", ins) if ins.predicate is not None else None
+            program.run[pc] = _wrap(program.run[pc], ins, written, read, guard)
 
 
-def _wrap(run, ins, written, read):
+def _wrap(run, ins, written, read, guard):
     move = is_move(ins) and ins.operands[1].index in read
     source = ins.operands[1].index if move else None
 
     def watched(c):
         state = c.wgmma_state()
         active = c.active_mask()
+        if guard is not None:
+            active = active & guard(c)
         if not move:
             for register in read:
                 flying = state.accumulators.get(register)

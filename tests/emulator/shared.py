@@ -166,7 +166,8 @@ class SharedMemory:
             raise Fault(
                 "uninitialised shared",
                 f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: "
-                f"byte {int(granules[row, column]) * self.granule:#x} was never written",
+                f"byte {int(granules[row, column]) * self.granule:#x} was never written"
+                " (or its writer has not come that far: then a barrier or wait is missing)",
                 threads[never.any(axis=1)],
                 addresses[never.any(axis=1)],
             )
@@ -240,7 +241,8 @@ class SharedMemory:
             raise Fault(
                 "uninitialised shared",
                 f"{verb} of {size} bytes at {int(addresses[row]):#x}: "
-                f"byte {int(granules[row, column]) * self.granule:#x} was never written",
+                f"byte {int(granules[row, column]) * self.granule:#x} was never written"
+                " (or its writer has not come that far: then a barrier or wait is missing)",
                 threads[never.any(axis=1)],
                 addresses[never.any(axis=1)],
             )
