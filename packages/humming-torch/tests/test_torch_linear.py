@@ -6,6 +6,8 @@ Assumes nothing of a GPU.
 
 import copy
 import json
+import pickle
+import threading
 
 import gguf
 import numpy as np
@@ -136,6 +138,25 @@ def test_casting_changes_the_activations_and_never_the_stored_scales():
         assert torch.equal(changed.weight_scale, scale)
         assert changed.dtype in (torch.float16, torch.bfloat16) and changed.bias.dtype == changed.dtype
     assert make("u4cz:f32").bfloat16().weight_scale.dtype == torch.float32
+
+
+def test_a_prepared_layer_can_be_copied_and_pickled(rand):
+    """Plans hold locks and loaded kernels: copies make their own."""
+    layer = make()
+    layer._plans[torch.bfloat16, torch.bfloat16] = threading.Lock()
+    activation = rand(0, 3, 96).bfloat16()
+    for other in (copy.deepcopy(layer), copy.copy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other._plans == {}
+        assert torch.equal(other(activation), layer(activation))
+
+
+def test_swapped_buffers_are_used(rand):
+    """torch.func.functional_call puts other tensors in place of a module's buffers."""
+    layer, other = make(seed=1), make(seed=2)
+    activation = rand(0, 3, 96).bfloat16()
+    names = ("weight", "weight_scale", "zero_point", "bias")
+    swapped = torch.func.functional_call(layer, {name: getattr(other, name) for name in names}, (activation,))
+    assert torch.equal(swapped, other(activation))
 
 
 def test_moving_keeps_every_dtype():

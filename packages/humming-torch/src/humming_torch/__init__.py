@@ -1,6 +1,7 @@
 """Quantized linear layers for PyTorch, on kernels composed and compiled on demand.
 
-Importing it registers the operators under `torch.ops.humming_torch`; no driver is touched before the first GPU call.
+Called by users; importing it registers the operators under `torch.ops.humming_torch`.
+Assumes torch; no driver is touched and no process started before the first GPU call.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from humming_torch.packed_weight import DOCUMENT_NAME, TENSOR_NAMES, PackedWeigh
 from humming_torch.plan import Plan
 from humming_torch.session import Progress, session_of
 
+_Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
 
 class Linear(torch.nn.Module):
     """y = x @ weight.T + bias with a packed quantized weight; x is [..., k], y is [..., n].
@@ -139,10 +141,7 @@ class Linear(torch.nn.Module):
         if self._must_trace(activation):
             result: torch.Tensor = torch.ops.humming_torch.dense_gemm(*self._inputs(rows), self.output_dtype)
         else:
-            check_activation(rows, self.n, self.k, self.weight.device, self.bias, self.column_order, None)
-            result = self._plan_of(rows.dtype).run(
-                rows, self.weight, self.weight_scale, self.zero_point, self.bias, self.column_order, None
-            )
+            result = self._run(rows, None)
         return result if activation.ndim == 2 else result.reshape(*shape, self.n)
 
     def extra_repr(self) -> str:
@@ -161,13 +160,37 @@ class Linear(torch.nn.Module):
         if self._must_trace(rows):
             torch.ops.humming_torch.dense_gemm_out(*self._inputs(rows), target)
         else:
-            check_activation(rows, self.n, self.k, self.weight.device, self.bias, self.column_order, None)
-            check_output(target, rows.shape[0], self.n, rows)
-            self._plan_of(rows.dtype, target.dtype).run(
-                rows, self.weight, self.weight_scale, self.zero_point, self.bias, self.column_order, target
-            )
+            self._run(rows, target)
         if target is not out and target.data_ptr() != out.data_ptr():
             out.copy_(target.reshape(out.shape))
+
+    def _run(self, rows: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """The checks and the plan's call, with as little as possible between them."""
+        tensors = self._held
+        if tensors[0] is not self._buffers["weight"]:  # someone has swapped the module's buffers
+            tensors = self._hold()
+        weight, weight_scale, zero_point, bias, column_order = tensors
+        check_activation(rows, self.n, self.k, self._device, bias, column_order, None)
+        output_dtype = None
+        if out is not None:
+            check_output(out, rows.shape[0], self.n, rows)
+            output_dtype = out.dtype
+        plan = self._plan_of(rows.dtype, output_dtype)
+        return plan.run(rows, weight, weight_scale, zero_point, bias, column_order, out)
+
+    def _hold(self) -> _Tensors:
+        """The buffers as one tuple: reading a buffer of a module costs a microsecond."""
+        buffers = self._buffers
+        self._held: _Tensors = (
+            self.weight,
+            self.weight_scale,
+            buffers["zero_point"],
+            buffers["bias"],
+            buffers["column_order"],
+        )
+        self._device = self.weight.device
+        self._plans: dict[tuple[torch.dtype, torch.dtype], Plan] = {}
+        return self._held
 
     def _must_trace(self, activation: torch.Tensor) -> bool:
         """Whether the call must be seen by torch's dispatcher: compiling, fake tensors, modes, autograd, no GPU."""
@@ -214,7 +237,7 @@ class Linear(torch.nn.Module):
         self.format = packed.format
         self.n, self.k = packed.n, packed.k
         self._format_text = packed.text
-        self._plans: dict[tuple[torch.dtype, torch.dtype], Plan] = {}
+        self._hold()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Linear:
         """Module.to, .cuda, .half ...: a cast changes the bias and `dtype`, never the stored scales."""
@@ -229,8 +252,16 @@ class Linear(torch.nn.Module):
             self.dtype = cast
         if self.bias is not None:
             self._buffers["bias"] = self.bias.to(self.dtype)
-        self._plans = {}
+        self._hold()
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy and pickle: plans belong to this process and this device."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_held", "_plans", "_device")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._hold()
 
     def _load_from_state_dict(
         self,

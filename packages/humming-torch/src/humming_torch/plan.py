@@ -135,7 +135,7 @@ class Plan:
         if launch is None and m:
             launch = self._launch_of(m)
         if out is None:
-            out = torch.empty((m, self._n), dtype=self.output_dtype, device=activation.device)
+            out = activation.new_empty((m, self._n), dtype=self.output_dtype)
         if launch is None:
             return out
         if column_order is not None:
