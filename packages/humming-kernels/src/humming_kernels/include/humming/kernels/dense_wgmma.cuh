@@ -1,4 +1,4 @@
-// The dense GEMM on Hopper: one thread copies, two warpgroups decode and multiply 64 features each by wgmma.
+// The dense GEMM on Hopper: up to four warps copy, two warpgroups decode and multiply 64 features each by wgmma.
 // Instantiated by the unit that humming_kernels.compose writes, which also includes the header of its wgmma shape.
 // Assumes what humming_kernels.rules accepted, kSharedBytes of dynamic shared memory, and a tensor map of the tokens.
 //
@@ -33,7 +33,9 @@ using base::u64;
 template <LayerConfig kLayer, ComputeConfig kCompute, TuningConfig kTuning, TargetConfig kTarget>
 struct DenseWgmma {
   using Shape = base::Shape<kLayer, kTuning>;
-  using Stage = copy::BulkStage<kLayer, kTuning>;
+  using StripCopy = copy::StripCopy<kLayer, kTuning>;
+  using TokenCopy = copy::TokenCopy<kLayer, kTuning>;
+  using LineCopy = copy::LineCopy<kLayer, kTuning>;
   using Operand = decode::Operand<kLayer, kCompute, kTuning.scale_place>;
   using Ring = pipeline::Ring<kTuning.stages, Shape::kStageBytes>;
   using Schedule =
@@ -44,6 +46,7 @@ struct DenseWgmma {
   static constexpr int kThreads = Shape::kThreads;
   static constexpr int kSharedBytes = Shape::kSharedBytes;
   static constexpr int kWarps = Shape::kMultiplyThreads / 32;
+  static constexpr int kParts = Shape::kStrips + 1 + (LineCopy::kBytes > 0 ? 1 : 0);  // warps that copy
   static constexpr int kTiles = Shape::kTiles;
   static constexpr int kLoadSteps = base::kStepK / kLayer.weight_bits;  // steps of k in one 16-byte load of a lane
   static constexpr int kLoads = Shape::kSteps / kLoadSteps;
@@ -56,6 +59,7 @@ struct DenseWgmma {
   static constexpr int kMultiplyRegisters = 232;
   static constexpr int kCopyRegisters = 40;
 
+  static_assert(kParts <= base::kWarpgroupThreads / 32, "one warpgroup copies");
   static_assert(kTuning.block_n == 128 && kTuning.warps_n == 8, "two warpgroups of 64 features");
   static_assert(kTuning.warps_m == 1 && kTuning.warps_k == 1, "the warpgroups share all tokens and all of k");
   static_assert(kBatches % 2 == 0 && kBatches * kBatchSteps == Shape::kSteps, "batches must fill a stage evenly");
@@ -63,13 +67,20 @@ struct DenseWgmma {
 
   static __device__ __forceinline__ void run(const base::DenseArguments& arguments, const base::TensorMap& activation_map) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
-    const u32 shared = arch::sm75::shared_address(dynamic_shared);
+    const u32 shared = arch::sm75::keep_in_register(arch::sm75::shared_address(dynamic_shared));
     Ring ring(shared, shared + Shape::kBarrierOffset);
-    if (threadIdx.x == 0) ring.initialise(kWarps);
+    if (threadIdx.x == 0) ring.initialise(kParts, kWarps);
     __syncthreads();
     if (threadIdx.x >= Shape::kMultiplyThreads) {
       arch::sm90::decrease_registers<kCopyRegisters>();
-      if (threadIdx.x == Shape::kMultiplyThreads) copy(arguments, activation_map, ring);
+      const int part = threadIdx.x / 32 - kWarps;
+      if (part < Shape::kStrips) {
+        copy(arguments, ring, StripCopy(arguments, part));
+      } else if (part == Shape::kStrips) {
+        copy(arguments, ring, TokenCopy(&activation_map));
+      } else if (part < kParts) {
+        copy(arguments, ring, LineCopy(arguments));
+      }
     } else {
       arch::sm90::increase_registers<kMultiplyRegisters>();
       multiply(arguments, ring, reinterpret_cast<int*>(dynamic_shared + Shape::kBroadcastOffset));
@@ -77,75 +88,92 @@ struct DenseWgmma {
   }
 
  private:
-  static __device__ __forceinline__ void copy(const base::DenseArguments& arguments, const base::TensorMap& activation_map,
-                                              Ring ring) {
-    arch::sm90::prefetch_tensor_map(&activation_map);
-    Stage stage(arguments, &activation_map);
+  // One part of every stage, by one thread of a copying warp.
+  template <class Part>
+  static __device__ __forceinline__ void copy(const base::DenseArguments& arguments, Ring ring, Part part) {
+    if (threadIdx.x % 32 != 0) return;
     Schedule schedule(arguments);
     schedule::Segment segment;
     while (schedule.next(segment)) {
-      stage.start_tile(segment.tile_n, segment.tile_m);
+      part.start(segment.tile_n, segment.tile_m, segment.first_stage);
 #pragma unroll 1
       for (int i = 0; i < segment.stages; ++i) {
         ring.wait_empty();
-        stage.issue(segment.first_stage + i, ring.shared(), ring.full());
+        part.issue(ring.stage, ring.full());
         ring.advance();
       }
     }
   }
 
+  // Codes and group values of one stage, as a lane holds them.
+  struct StageValues {
+    base::Words4 words[kLoads];
+    u32 scales[Shape::kStageGroups];
+    u32 zeros[Shape::kStageGroups];
+  };
+
   static __device__ __forceinline__ void multiply(const base::DenseArguments& arguments, Ring ring, int* flag) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 % 4;
     const int strip = threadIdx.x / base::kWarpgroupThreads;
-    const u32 weight_offset =
-        Shape::kWeightOffset + strip * Shape::kStageBricks * Shape::kBrickBytes + warp * Shape::kAtomBytes + lane * 16;
-    const u32 line_position = strip * Shape::kStageGroups * base::kBrickRows + lane / 4 * 8 + warp * 2;
-    Epilogue epilogue{arguments, flag};
+    const u32 weight_offset = arch::sm75::keep_in_register(
+        Shape::kWeightOffset + strip * Shape::kStageBricks * Shape::kBrickBytes + warp * Shape::kAtomBytes + lane * 16);
+    const u32 line_offset =
+        arch::sm75::keep_in_register(strip * Shape::kStageGroups * base::kBrickRows + lane / 4 * 8 + warp * 2);
+    const Epilogue epilogue{arguments, flag};
     Schedule schedule(arguments);
     schedule::Segment segment;
     while (schedule.next(segment)) {
       float sums[kTiles][4];
       u32 operand[2][kBatchSteps][4];
+      StageValues values;
       decode::GroupParameters parameters;
       u32 used = 0;  // empty barrier of the stage whose last batch may still run
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
+      if (segment.stages > 0) {
+        ring.wait_full();
+        load(values, ring.stage, weight_offset, line_offset);
+      }
 #pragma unroll 1
       for (int i = 0; i < segment.stages; ++i) {
-        ring.wait_full();
-        const u32 shared = ring.shared();
-        const u64 tokens = mma::WgmmaTokens::descriptor(shared);
-        base::Words4 words[kLoads];
-#pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-          words[load] = arch::sm75::load_shared_16(shared + weight_offset + load / kBrickLoads * Shape::kBrickBytes +
-                                                   load % kBrickLoads * 512);
-        }
+        const u64 tokens = mma::WgmmaTokens::descriptor(ring.stage);
 #pragma unroll
         for (int batch = 0; batch < kBatches; ++batch) {
 #pragma unroll
           for (int j = 0; j < kBatchSteps; ++j) {
             const int step = batch * kBatchSteps + j;
+            const int group = step / Shape::kGroupSteps;
             if (Operand::kNeedsParameters && step % Shape::kGroupSteps == 0) {
-              parameters = load_group(shared, line_position + step / Shape::kGroupSteps * base::kBrickRows);
+              parameters = Operand::prepare(values.scales[group], values.zeros[group]);
             }
-            Operand::run(words[step / kLoadSteps].word + step % kLoadSteps * kWords, parameters, operand[batch % 2][j]);
+            Operand::run(values.words[step / kLoadSteps].word + step % kLoadSteps * kWords, parameters,
+                         operand[batch % 2][j]);
           }
           arch::sm90::wgmma_fence();
 #pragma unroll
           for (int j = 0; j < kBatchSteps; ++j) {
             const int step = batch * kBatchSteps + j;
             arch::sm90::wgmma_k16(sums, operand[batch % 2][j],
-                                  tokens + step / mma::WgmmaTokens::kBoxSteps * (Stage::kBoxBytes / 16) +
+                                  tokens + step / mma::WgmmaTokens::kBoxSteps * (TokenCopy::kBoxBytes / 16) +
                                       step % mma::WgmmaTokens::kBoxSteps * mma::WgmmaTokens::kStepOffset);
           }
           arch::sm90::wgmma_commit();
-          arch::sm90::wgmma_wait<1>();
-          if (batch == 0 && used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
+          if (batch == kBatches - 1) {
+            // The codes of the next stage are read while two batches are still to be multiplied.
+            const u32 empty = ring.empty();
+            ring.advance();
+            if (i + 1 < segment.stages) {
+              ring.wait_full();
+              load(values, ring.stage, weight_offset, line_offset);
+            }
+            arch::sm90::wgmma_wait<1>();
+            used = empty;
+          } else {
+            arch::sm90::wgmma_wait<1>();
+            if (batch == 0 && used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
+          }
         }
-        used = ring.empty();
-        ring.advance();
       }
       arch::sm90::wgmma_wait<0>();
       if (used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
@@ -153,14 +181,28 @@ struct DenseWgmma {
     }
   }
 
-  // The scale and zero point of rows g and g + 8 of the warp, at this place in the lines of the stage.
-  static __device__ __forceinline__ decode::GroupParameters load_group(u32 shared, u32 position) {
-    u32 scales = 0;
-    u32 zeros = 0;
-    if constexpr (Shape::kScaleInStage) scales = arch::sm75::load_shared_4(shared + Shape::kScaleOffset + position * 2);
-    if constexpr (Shape::kZeroInStage) zeros = arch::sm75::load_shared_2(shared + Shape::kZeroOffset + position);
-    if constexpr (Shape::kMinimumInStage) zeros = arch::sm75::load_shared_4(shared + Shape::kZeroOffset + position * 2);
-    return Operand::prepare(scales, zeros);
+  static __device__ __forceinline__ void load(StageValues& values, u32 stage, u32 weight_offset, u32 line_offset) {
+    const u32 weights = stage + weight_offset;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      values.words[i] =
+          arch::sm75::load_shared_16(weights + i / kBrickLoads * Shape::kBrickBytes + i % kBrickLoads * 512);
+    }
+    const u32 lines = stage + line_offset;
+#pragma unroll
+    for (int group = 0; group < Shape::kStageGroups; ++group) {
+      constexpr int kLine = base::kBrickRows;
+      values.scales[group] = values.zeros[group] = 0;
+      if constexpr (Shape::kScaleInStage) {
+        values.scales[group] = arch::sm75::load_shared_4(lines + line_offset + Shape::kScaleOffset + group * kLine * 2);
+      }
+      if constexpr (Shape::kZeroInStage) {
+        values.zeros[group] = arch::sm75::load_shared_2(lines + Shape::kZeroOffset + group * kLine);
+      }
+      if constexpr (Shape::kMinimumInStage) {
+        values.zeros[group] = arch::sm75::load_shared_4(lines + line_offset + Shape::kZeroOffset + group * kLine * 2);
+      }
+    }
   }
 };
 

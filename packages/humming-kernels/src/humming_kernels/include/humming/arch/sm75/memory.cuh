@@ -17,6 +17,12 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
+// The same value, which the compiler then keeps in a register instead of deriving it again.
+__device__ __forceinline__ u32 keep_in_register(u32 value) {
+  asm volatile("mov.u32 %0, %0;" : "+r"(value));
+  return value;
+}
+
 __device__ __forceinline__ Words4 load_global_16(const void* pointer) {
   Words4 d;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
