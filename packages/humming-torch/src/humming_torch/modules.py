@@ -260,7 +260,7 @@ class Linear(torch.nn.Module):
         return {name: value for name, value in self.__dict__.items() if name not in ("_held", "_plans", "_device")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._hold()
 
     def _load_from_state_dict(

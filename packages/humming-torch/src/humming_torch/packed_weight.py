@@ -98,7 +98,8 @@ class PackedWeight:
             "layout_version": self.layout_version,
             "n": self.n,
         }
-        return torch.tensor(list(json.dumps(document, sort_keys=True).encode()), dtype=torch.uint8)
+        text = json.dumps(document, sort_keys=True)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, torch.Tensor], prefix: str = "") -> PackedWeight:

@@ -59,10 +59,13 @@ def range_sources(
     reasons = check_layer(layer, compute, facts.arch)
     if reasons:
         raise UnsupportedError("no dense kernel for this layer: " + "; ".join(reasons))
-    return tuple(
-        RangeSource(last_m=last_m, source=compose(layer, compute, tuning, facts.arch))
-        for _, last_m, tuning in ranges(layer, compute, facts, max_m)
-    )
+    try:
+        return tuple(
+            RangeSource(last_m=last_m, source=compose(layer, compute, tuning, facts.arch))
+            for _, last_m, tuning in ranges(layer, compute, facts, max_m)
+        )
+    except KernelError as error:
+        raise UnsupportedError(f"no dense kernel for this layer: {error}") from error
 
 
 class Plan:

@@ -15,8 +15,10 @@ from humming_compile.request import Artifact, CompileRequest
 from humming_compile.service import CompileService, default_service
 from humming_kernels.arch import DeviceFacts, arch_of_capability
 from humming_kernels.compose import KernelSource
+from humming_kernels.errors import KernelError
 
 from humming_torch.checks import refuse_device
+from humming_torch.errors import UnsupportedError
 from humming_torch.launch import bind_context
 from humming_torch.plan import Plan, dense_configs
 
@@ -39,10 +41,11 @@ class Session:
         self.index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", self.index)
         properties = torch.cuda.get_device_properties(self.index)
-        self.facts = DeviceFacts(
-            arch=arch_of_capability(properties.major, properties.minor),
-            multiprocessors=properties.multi_processor_count,
-        )
+        try:
+            arch = arch_of_capability(properties.major, properties.minor)
+        except KernelError as error:
+            raise UnsupportedError(f"{properties.name}: {error}") from error
+        self.facts = DeviceFacts(arch=arch, multiprocessors=properties.multi_processor_count)
         self._service = service
         self._lock = threading.RLock()
         self._functions: dict[tuple[str, str, tuple[str, ...]], Function] = {}

@@ -127,7 +127,8 @@ def decode_values(
 @functools.lru_cache(maxsize=64)
 def code_values(number: Number, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """The value of every code of a number, exact, as a table on the device."""
-    return torch.tensor([float(value) for value in number.values()], dtype=torch.float64).to(device, dtype)
+    table = [float(value) for value in number.values()]
+    return torch.tensor(table, dtype=torch.float64, device="cpu").to(device, dtype)
 
 
 def _check(weight: CanonicalWeight) -> None:
