@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 import torch
 from humming_compile.errors import HummingCompileError
+from humming_kernels.arch import Arch
 from humming_kernels.compose import compose
 from humming_kernels.config import ComputeConfig, LayerConfig, Pipeline, TuningConfig
 from humming_kernels.rules import check, scale_places
@@ -106,9 +107,8 @@ def specialized_fields(m: int) -> Fields:
 class Space:
     """The valid configs for one layer and M: one set of fields for each pipeline that the target has."""
 
-    def __init__(self, layer: LayerConfig, compute: ComputeConfig, m: int, start: TuningConfig) -> None:
-        self.layer, self.compute, self.start = layer, compute, start
-        self.arch = device_facts().arch
+    def __init__(self, layer: LayerConfig, compute: ComputeConfig, arch: Arch, m: int, start: TuningConfig) -> None:
+        self.layer, self.compute, self.arch, self.start = layer, compute, arch, start
         places = {"scale_place": scale_places(layer, compute)}
         self.fields: dict[Pipeline, Fields] = {Pipeline.MULTISTAGE: {**multistage_fields(m), **places}}
         if m > 8 and self.arch.has("wgmma"):
@@ -215,7 +215,7 @@ def run(options: argparse.Namespace) -> int:
         for m in options.m:
             race = Race(text, n, k, activation, m)
             start = tuning_of(race.case, activation, m)
-            space = Space(race.layer, race.compute, m, start)
+            space = Space(race.layer, race.compute, race.facts.arch, m, start)
             race.enter(space.sample(options.limit))
             for _ in range(ROUNDS_OF_NEIGHBOURS):
                 race.enter([other for parent in race.best(PARENTS) for other in space.neighbours(parent)])

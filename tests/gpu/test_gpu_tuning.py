@@ -31,7 +31,7 @@ def test_any_tuning_gives_the_same_result(text: str, m: int) -> None:
     layer, compute = layer_config(text, n, k, bias=True), compute_config("bf16")
     packed = pack(canonical(case))
     rows = make_activation(m, k, torch.bfloat16)
-    tunings = Space(layer, compute, m, tuning_of(case, "bf16", m)).sample(SAMPLE, seed=m)
+    tunings = Space(layer, compute, facts.arch, m, tuning_of(case, "bf16", m)).sample(SAMPLE, seed=m)
     compile_all([compose(layer, compute, tuning, facts.arch) for tuning in tunings])
     references: dict[str, Reference] = {}
     faults = []
