@@ -44,6 +44,7 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
         includes.insert(1, wgmma_header_name(tuning.block_m, compute.activation).removeprefix("humming/"))
         parameters.append("TensorMap activation_map")
         arguments.append("activation_map")
+    cluster = f"__cluster_dims__({tuning.cluster_k}, 1, 1) " if tuning.cluster_k > 1 else ""
     unit_text = "\n".join(
         [
             f"// {symbol} for {arch.name}, written by humming_kernels.compose.",
@@ -60,7 +61,7 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
             f'static_assert(Kernel::kSharedBytes == {launch.shared_bytes}, "bytes differ from the launch recipe");',
             "}  // namespace",
             "",
-            f'extern "C" __global__ void __launch_bounds__({launch.threads}, {tuning.blocks_per_multiprocessor})',
+            f'extern "C" __global__ void {cluster}__launch_bounds__({launch.threads}, {tuning.blocks_per_multiprocessor})',
             f"{symbol}({', '.join(f'const __grid_constant__ {parameter}' for parameter in parameters)}) {{",
             f"  Kernel::run({', '.join(arguments)});",
             "}",

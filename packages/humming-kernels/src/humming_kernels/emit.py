@@ -60,6 +60,7 @@ def tuning_initialiser(tuning: TuningConfig) -> str:
             "stages": tuning.stages,
             "scale_place": f"ScalePlace::{tuning.scale_place.value}",
             "raster_m": tuning.raster_m,
+            "cluster_k": tuning.cluster_k,
             "split": tuning.is_split,
             "evict_first": tuning.evict_first,
         },

@@ -16,10 +16,18 @@ def dense_symbol(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
     """For example humming_dense_u4g128_bf16__bf16_n64m8k128_w1x1x16_s2_a_r1e."""
     weight = format_weight(layer.weight).replace(":", "_").replace(",", "_")
     output = "" if compute.output_number == compute.activation else f"_{compute.output_number}"
+    flags = "".join(
+        letter
+        for letter, present in (
+            ("p", tuning.is_split),
+            ("c", tuning.cluster_k > 1),
+            ("e", tuning.evict_first),
+        )
+        if present
+    )
     return (
         f"humming_dense{_PIPELINES[tuning.pipeline]}_{weight}__{compute.activation}{output}"
         f"_n{tuning.block_n}m{tuning.block_m}k{tuning.stage_k}"
         f"_w{tuning.warps_n}x{tuning.warps_m}x{tuning.warps_k}_s{tuning.stages}"
-        f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}"
-        f"{'p' if tuning.is_split else ''}{'e' if tuning.evict_first else ''}{'_bias' if layer.bias else ''}"
+        f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}{flags}{'_bias' if layer.bias else ''}"
     )

@@ -155,6 +155,18 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         return tuple(reasons)
     if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
         reasons.extend(_check_specialized(tuning, arch))
+    if tuning.cluster_k not in (1, 2):
+        reasons.append(f"cluster_k is 1 or 2; got {tuning.cluster_k}")
+    elif tuning.cluster_k == 2:
+        if tuning.pipeline is not Pipeline.WARP_SPECIALIZED:
+            reasons.append(
+                "only warp-specialised kernels exchange sums in a cluster; got cluster_k = 2 with multistage"
+            )
+        if tuning.is_split or tuning.block_m % 16:
+            reasons.append(
+                "a cluster halves k and the tokens of a tile, so split_k is 1 and block_m a multiple of 16; got "
+                f"split_k = {tuning.split_k}, block_m = {tuning.block_m}"
+            )
     if tuning.block_n % (16 * tuning.warps_n) or (tuning.block_n % BRICK_ROWS and BRICK_ROWS % tuning.block_n):
         reasons.append(
             f"block_n must be 16, 32 or a multiple of {BRICK_ROWS}, with 16 rows or more for each of the warps_n "

@@ -45,6 +45,7 @@ class TuningConfig:
     split_k: int = 1  # blocks that share a tile; 0 deals all work evenly to the multiprocessors (Stream-K)
     blocks_per_multiprocessor: int = 1
     pipeline: Pipeline = Pipeline.MULTISTAGE
+    cluster_k: int = 1  # 2: a tile's k is halved by the two blocks of a cluster, which exchange their sums
 
     @property
     def is_split(self) -> bool:

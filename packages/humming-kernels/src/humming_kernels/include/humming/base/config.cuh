@@ -52,6 +52,7 @@ struct TuningConfig {
   int stages;
   ScalePlace scale_place;
   int raster_m;      // token tiles walked before the next feature tile
+  int cluster_k;     // blocks of a cluster that share a tile along k and exchange their sums: 1 or 2
   bool split;        // tiles are split along k among blocks
   bool evict_first;  // weights are read once: tell L2 to drop them first
 };

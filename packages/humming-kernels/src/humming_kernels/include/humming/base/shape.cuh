@@ -65,9 +65,11 @@ struct Shape {
     return tiles;
   }
   static constexpr int kSliceTiles = slice_tiles();
-  // Warp-specialised kernels sum in registers; behind their ring stand a full and an empty barrier for each stage, and
-  // sixteen bytes for what one thread tells the others.
-  static constexpr int kBarrierOffset = kRingBytes;
+  // Warp-specialised kernels sum in registers. Behind their ring stand the sums that the other block of a cluster sends, a
+  // full and an empty barrier for each stage, and sixteen bytes: what one thread tells the others, or the exchange's barrier.
+  static constexpr int kExchangeOffset = kRingBytes;
+  static constexpr int kExchangeBytes = kTuning.cluster_k > 1 ? kTuning.block_n * kTuning.block_m * 4 / 2 : 0;
+  static constexpr int kBarrierOffset = kExchangeOffset + kExchangeBytes;
   static constexpr int kBroadcastOffset = kBarrierOffset + 16 * kTuning.stages;
   static constexpr int kSharedBytes =
       kSpecialized ? kBroadcastOffset + 16 : maximum(kTuning.warps_k * kRingBytes, reduce_bytes(kSliceTiles));

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <humming/arch/sm75/memory.cuh>
+#include <humming/base/segment.cuh>
 #include <humming/base/shape.cuh>
 #include <humming/epilogue/arrival.cuh>
 #include <humming/epilogue/store.cuh>
-#include <humming/schedule/raster.cuh>
 
 namespace humming::epilogue {
 
@@ -29,7 +29,7 @@ struct Reduce {
 
   template <class Schedule>
   __device__ __forceinline__ void run(const float (&sums)[Shape::kAtoms][Shape::kTiles][4],
-                                      const schedule::Segment& segment, const Schedule& schedule) const {
+                                      const base::Segment& segment, const Schedule& schedule) const {
     float* slot = nullptr;
     if constexpr (kTuning.split) {
       slot = arguments.workspace + schedule.workspace_slot(segment.tile, blockIdx.x) * kTileFloats;
@@ -73,7 +73,7 @@ struct Reduce {
     for (int i = 0; i < 4; ++i) sum.value[i] += other.value[i];
   }
 
-  __device__ __forceinline__ void store(const schedule::Segment& segment, int token, int feature, const Floats4& sum) const {
+  __device__ __forceinline__ void store(const base::Segment& segment, int token, int feature, const Floats4& sum) const {
     const int global_token = segment.tile_m * kTuning.block_m + token;
     const int global_feature = segment.tile_n * kTuning.block_n + feature;
     if (global_token < arguments.m && global_feature < arguments.n) Store::run(arguments, global_token, global_feature, sum);
@@ -96,7 +96,7 @@ struct Reduce {
   }
 
   template <class Schedule>
-  __device__ __forceinline__ void add_partial_tiles(const schedule::Segment& segment, const Schedule& schedule) const {
+  __device__ __forceinline__ void add_partial_tiles(const base::Segment& segment, const Schedule& schedule) const {
     const int tokens = base::minimum(kTuning.block_m, arguments.m - segment.tile_m * kTuning.block_m);
     const int first_block = schedule.first_block(segment.tile);
     const int end_block = first_block + schedule.contributors(segment.tile);

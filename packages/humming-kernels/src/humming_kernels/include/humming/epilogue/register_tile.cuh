@@ -7,10 +7,11 @@
 #include <humming/arch/sm75/memory.cuh>
 #include <humming/arch/sm80/bfloat16.cuh>
 #include <humming/arch/sm90/warpgroup.cuh>
+#include <humming/base/segment.cuh>
 #include <humming/base/shape.cuh>
 #include <humming/decode/convert.cuh>
 #include <humming/epilogue/arrival.cuh>
-#include <humming/schedule/raster.cuh>
+#include <humming/epilogue/cluster_exchange.cuh>
 
 namespace humming::epilogue {
 
@@ -30,11 +31,15 @@ struct RegisterTile {
   static constexpr int kThreads = Shape::kMultiplyThreads;
   static constexpr i64 kTileFloats = kTuning.block_n * kTuning.block_m;
 
+  using Exchange = ClusterExchange<kTiles, kThreads>;
+  static constexpr bool kCluster = kTuning.cluster_k > 1;
+
   const base::DenseArguments& arguments;
   volatile int* flag;
+  Exchange exchange;
 
   template <class Schedule>
-  __device__ __forceinline__ void run(float (&sums)[kTiles][4], const schedule::Segment& segment, const Schedule& schedule) const {
+  __device__ __forceinline__ void run(float (&sums)[kTiles][4], const base::Segment& segment, const Schedule& schedule) const {
     if constexpr (kTuning.split) {
       if (!segment.whole) {
         write_partial(sums, schedule.workspace_slot(segment.tile, blockIdx.x));
@@ -44,7 +49,14 @@ struct RegisterTile {
         add_partials(sums, segment.tile, schedule);
       }
     }
-    store(sums, segment);
+    if constexpr (kCluster) {
+      const u32 rank = arch::sm90::cluster_rank();
+      float half[Exchange::kHalf][4];
+      exchange.run(sums, half, rank);
+      store(half, segment, rank * Exchange::kHalf * base::kTokenTile);
+    } else {
+      store(sums, segment, 0);
+    }
   }
 
  private:
@@ -78,10 +90,12 @@ struct RegisterTile {
     }
   }
 
-  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], const schedule::Segment& segment) const {
+  template <int kCount>
+  __device__ __forceinline__ void store(const float (&sums)[kCount][4], const base::Segment& segment,
+                                        int token_offset) const {
     const int lane = threadIdx.x % 32;
     const int first_feature = segment.tile_n * kTuning.block_n + threadIdx.x / 32 * base::kAtomRows;
-    const int first_token = segment.tile_m * kTuning.block_m;
+    const int first_token = segment.tile_m * kTuning.block_m + token_offset;
     float factor[2];
     float bias[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -94,7 +108,7 @@ struct RegisterTile {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kCount; ++tile) {
       float value[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) value[i] = sums[tile][i] * factor[i / 2] + bias[i / 2];

@@ -71,7 +71,7 @@ struct Dense {
     Stage stage(arguments, threadIdx.x % Shape::kGroupThreads);
     Reduce reduce{arguments, reinterpret_cast<float*>(dynamic_shared), self.warp_n, self.warp_m, group, self.lane};
     Schedule schedule(arguments);
-    schedule::Segment segment;
+    base::Segment segment;
     while (schedule.next(segment)) {
       fill_zero(self.sums);
       self.start_tile(segment.tile_n);

@@ -17,6 +17,7 @@
 #include <humming/epilogue/register_tile.cuh>
 #include <humming/mma/wgmma_tile.cuh>
 #include <humming/pipeline/ring.cuh>
+#include <humming/schedule/cluster_split.cuh>
 #include <humming/schedule/persistent.cuh>
 #include <humming/schedule/stream_k.cuh>
 
@@ -38,8 +39,9 @@ struct DenseWgmma {
   using LineCopy = copy::LineCopy<kLayer, kTuning>;
   using Operand = decode::Operand<kLayer, kCompute, kTuning.scale_place>;
   using Ring = pipeline::Ring<kTuning.stages, Shape::kStageBytes>;
-  using Schedule =
-      typename base::Select<kTuning.split, schedule::StreamK<kTuning>, schedule::Persistent<kTuning>>::Type;
+  static constexpr bool kCluster = kTuning.cluster_k > 1;
+  using WholeTiles = typename base::Select<kCluster, schedule::ClusterSplit<kTuning>, schedule::Persistent<kTuning>>::Type;
+  using Schedule = typename base::Select<kTuning.split, schedule::StreamK<kTuning>, WholeTiles>::Type;
   static constexpr bool kChannelScale = kTuning.scale_place == ScalePlace::kEpilogue;
   using Epilogue = epilogue::RegisterTile<kLayer, kCompute, kTuning, kChannelScale, Operand::kOwed>;
 
@@ -69,8 +71,19 @@ struct DenseWgmma {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     const u32 shared = arch::sm75::keep_in_register(arch::sm75::shared_address(dynamic_shared));
     Ring ring(shared, shared + Shape::kBarrierOffset);
-    if (threadIdx.x == 0) ring.initialise(kParts, kWarps);
-    __syncthreads();
+    const Epilogue epilogue{arguments, reinterpret_cast<int*>(dynamic_shared + Shape::kBroadcastOffset),
+                            {shared + Shape::kExchangeOffset, shared + Shape::kBroadcastOffset}};
+    if (threadIdx.x == 0) {
+      ring.initialise(kParts, kWarps);
+      if constexpr (kCluster) epilogue.exchange.initialise();
+      arch::sm90::fence_barrier_init();
+    }
+    if constexpr (kCluster) {
+      arch::sm90::cluster_arrive();
+      arch::sm90::cluster_wait();
+    } else {
+      __syncthreads();
+    }
     if (threadIdx.x >= Shape::kMultiplyThreads) {
       arch::sm90::decrease_registers<kCopyRegisters>();
       const int part = threadIdx.x / 32 - kWarps;
@@ -83,7 +96,7 @@ struct DenseWgmma {
       }
     } else {
       arch::sm90::increase_registers<kMultiplyRegisters>();
-      multiply(arguments, ring, reinterpret_cast<int*>(dynamic_shared + Shape::kBroadcastOffset));
+      multiply(arguments, ring, epilogue);
     }
   }
 
@@ -93,7 +106,7 @@ struct DenseWgmma {
   static __device__ __forceinline__ void copy(const base::DenseArguments& arguments, Ring ring, Part part) {
     if (threadIdx.x % 32 != 0) return;
     Schedule schedule(arguments);
-    schedule::Segment segment;
+    base::Segment segment;
     while (schedule.next(segment)) {
       part.start(segment.tile_n, segment.tile_m, segment.first_stage);
 #pragma unroll 1
@@ -112,7 +125,7 @@ struct DenseWgmma {
     u32 zeros[Shape::kStageGroups];
   };
 
-  static __device__ __forceinline__ void multiply(const base::DenseArguments& arguments, Ring ring, int* flag) {
+  static __device__ __forceinline__ void multiply(const base::DenseArguments& arguments, Ring ring, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 % 4;
     const int strip = threadIdx.x / base::kWarpgroupThreads;
@@ -120,9 +133,8 @@ struct DenseWgmma {
         Shape::kWeightOffset + strip * Shape::kStageBricks * Shape::kBrickBytes + warp * Shape::kAtomBytes + lane * 16);
     const u32 line_offset =
         arch::sm75::keep_in_register(strip * Shape::kStageGroups * base::kBrickRows + lane / 4 * 8 + warp * 2);
-    const Epilogue epilogue{arguments, flag};
     Schedule schedule(arguments);
-    schedule::Segment segment;
+    base::Segment segment;
     while (schedule.next(segment)) {
       float sums[kTiles][4];
       u32 operand[2][kBatchSteps][4];

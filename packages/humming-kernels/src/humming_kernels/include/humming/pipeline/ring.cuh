@@ -20,14 +20,13 @@ struct Ring {
   __device__ __forceinline__ Ring(u32 stages, u32 barriers)
       : first_stage(stages), first_barrier(barriers), stage(stages), barrier(barriers) {}
 
-  // By one thread, before a block barrier. `parts` threads announce bytes for a stage, `users` warps release it.
+  // By one thread, before fence_barrier_init and a block barrier. `parts` threads announce bytes for a stage, `users` warps release it.
   __device__ __forceinline__ void initialise(u32 parts, u32 users) const {
 #pragma unroll 1
     for (int i = 0; i < kStages; ++i) {
       arch::sm90::mbarrier_init(first_barrier + 8 * i, parts);
       arch::sm90::mbarrier_init(first_barrier + 8 * (kStages + i), users);
     }
-    arch::sm90::fence_barrier_init();
   }
 
   __device__ __forceinline__ u32 full() const { return barrier; }

@@ -1,21 +1,15 @@
-// The order in which tiles are walked, and what a block does of one tile.
+// The order in which tiles are walked.
 // Used by the schedules.
 // Assumes fewer than 2^31 tiles (humming_kernels.launch refuses more).
 #pragma once
 
 #include <humming/base/arguments.cuh>
 #include <humming/base/math.cuh>
+#include <humming/base/segment.cuh>
 
 namespace humming::schedule {
 
-struct Segment {
-  int tile;
-  int tile_n;
-  int tile_m;
-  int first_stage;
-  int stages;  // may be zero or less: the block only arrives
-  bool whole;  // the block has all of k: no partial sums
-};
+using base::Segment;
 
 // Bands of raster_m token tiles, inside a band token tiles first: neighbours share weights and activations in L2.
 template <base::TuningConfig kTuning>
