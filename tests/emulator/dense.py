@@ -12,7 +12,7 @@ import torch
 from humming_compile.request import CompileRequest
 from humming_compile.service import default_service
 from humming_kernels.compose import KernelSource
-from humming_kernels.launch import pack_arguments
+from humming_kernels.launch import TENSOR_MAP_OFFSET, pack_arguments
 from humming_torch.packed_weight import PackedWeight
 
 from tests.emulator.api import run
@@ -99,6 +99,11 @@ def run_dense(
         units_per_tile=plan.units_per_tile,
         units_per_block=plan.units_per_block,
     )
+    box = source.recipe.tensor_box
+    if box is not None:
+        # the tokens as a tensor map with the 128-byte swizzle, after the arguments
+        encoded = memory.add_tensor_map(memory["activation"], (k, m), (2 * k,), box, 2, swizzle=128)
+        arguments = arguments.ljust(TENSOR_MAP_OFFSET, b"\0") + encoded
     text = ptx_of(source) if ptx is None else ptx
     for _ in range(launches):
         report = run(

@@ -269,3 +269,13 @@ def test_helpers_split_words_low_bits_first():
     a, b = matrices(np.ones((1, 32, 4, 2)), np.ones((1, 32, 2, 2)), 16, 16)
     assert a.sum() == 256 and b.sum() == 128 and small_table("e2m1")[7] == 6
     assert run_text("ret;")[0].blocks == 1
+
+
+def test_movmatrix_transposes():
+    rng = np.random.default_rng(5)
+    matrix = rng.integers(0, 65536, (8, 8), dtype=np.uint32)
+    words = np.array([matrix[t // 4, 2 * (t % 4)] | matrix[t // 4, 2 * (t % 4) + 1] << 16 for t in LANES], np.uint32)
+    out = evaluate("movmatrix.sync.aligned.m8n8.trans.b16 %d, %a;", {"d": "b32"}, a=words)
+    for lane in LANES:
+        row, column = lane // 4, 2 * (lane % 4)
+        assert int(out[lane]) == int(matrix[column, row]) | int(matrix[column + 1, row]) << 16

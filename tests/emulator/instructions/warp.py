@@ -250,3 +250,27 @@ def stmatrix(d, ins):
         c.profile_rows(addresses, chosen)
 
     return run
+
+
+@instruction("movmatrix", forms=("movmatrix.sync.aligned.m8n8.trans.b16",))
+def movmatrix(d, ins):
+    """Transpose of an 8x8 matrix held across the warp, two 16-bit elements a lane."""
+    m = Modifiers(ins)
+    m.type()
+    if not m.flag("m8n8") or not m.flag("trans"):
+        raise unknown(ins, "only m8n8.trans exists")
+    m.ignore("sync", "aligned")
+    m.done()
+    read, write = d.read(ins.operands[1], "b32", ins), d.write(ins.operands[0], ins)
+    row, column = matrix_element(np.arange(32), False)
+
+    def run(c):
+        c.require_converged()
+        value = c.full(read(c)).reshape(-1, 32)
+        matrix = np.zeros((len(value), 8, 8), np.uint16)
+        matrix[:, row, column] = value.astype(np.uint16)
+        matrix[:, row, column + 1] = (value >> np.uint32(16)).astype(np.uint16)
+        low, high = matrix[:, column, row], matrix[:, column + 1, row]
+        write(c, (low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))).reshape(-1))
+
+    return run
