@@ -45,6 +45,7 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
         parameters.append("TensorMap activation_map")
         arguments.append("activation_map")
     cluster = f"__cluster_dims__({tuning.cluster_k}, 1, 1) " if tuning.cluster_k > 1 else ""
+    bounds = f"__launch_bounds__({launch.threads}, {tuning.blocks_per_multiprocessor})"
     unit_text = "\n".join(
         [
             f"// {symbol} for {arch.name}, written by humming_kernels.compose.",
@@ -61,7 +62,7 @@ def compose(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfig, ar
             f'static_assert(Kernel::kSharedBytes == {launch.shared_bytes}, "bytes differ from the launch recipe");',
             "}  // namespace",
             "",
-            f'extern "C" __global__ void {cluster}__launch_bounds__({launch.threads}, {tuning.blocks_per_multiprocessor})',
+            f'extern "C" __global__ void {cluster}{bounds}',
             f"{symbol}({', '.join(f'const __grid_constant__ {parameter}' for parameter in parameters)}) {{",
             f"  Kernel::run({', '.join(arguments)});",
             "}",
