@@ -21,8 +21,9 @@ CUBIN = b"\x7fELF and so on"
 class FakeDriver:
     """The functions of cuda.bindings.driver that are used, on two devices; what was done is kept in `calls`."""
 
-    def __init__(self, fail: dict[str, int] | None = None) -> None:
+    def __init__(self, fail: dict[str, int] | None = None, parameters: tuple[int, ...] = (24,)) -> None:
         self.fail = fail or {}
+        self.parameters = parameters
         self.calls: list[tuple] = []
         self.launches: list[tuple] = []
         self.current = ["torch's context"]
@@ -72,12 +73,14 @@ class FakeDriver:
     def cuFuncSetAttribute(self, function: tuple, attribute: int, value: int) -> tuple:
         return self._result("cuFuncSetAttribute", call=(attribute, value))
 
+    def cuFuncGetParamInfo(self, function: tuple, index: int) -> tuple:
+        return (0, 8 * index, self.parameters[index]) if index < len(self.parameters) else (1, None, None)
+
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra) -> tuple:
-        words = ctypes.cast(extra, ctypes.POINTER(ctypes.c_void_p))
-        assert (words[0], words[2], words[4]) == (1, 2, None), "BUFFER_POINTER, BUFFER_SIZE, END of cuda.h"
-        size = ctypes.c_size_t.from_address(words[3]).value
-        data = ctypes.string_at(words[1], size)
-        self.launches.append((function[1], (gx, gy, gz), (bx, by, bz), shared, stream, parameters, data))
+        """Copies each parameter from where its pointer says, as the driver does."""
+        pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
+        data = b"|".join(ctypes.string_at(pointers[index], size) for index, size in enumerate(self.parameters))
+        self.launches.append((function[1], (gx, gy, gz), (bx, by, bz), shared, stream, extra, data))
         return (self.fail.get("cuLaunchKernel", 0),)
 
     def cuGetErrorName(self, code: int) -> tuple:
@@ -117,11 +120,63 @@ def test_argument_buffers_keep_their_size_and_are_aligned(size: int) -> None:
     buffer = ArgumentBuffer(size)
     assert len(buffer) == len(buffer.view) == size
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer.view))
-    assert address % 8 == 0
+    assert address % 64 == 0, "for tensor maps"
     with pytest.raises((ValueError, IndexError, struct.error)):
         struct.pack_into("<Q", buffer.view, size - 7, 0)
     with pytest.raises(ValueError, match="wanted more than 0"):
         ArgumentBuffer(0)
+
+
+def test_each_parameter_is_copied_from_its_own_place() -> None:
+    """A struct of 104 bytes and a tensor map: where sm_90a wants the second one (at 112) is the driver's affair."""
+    fake = FakeDriver(parameters=(104, 128))
+    function = loaded(fake)
+    arguments = ArgumentBuffer(256, parameters=(0, 128))
+    arguments.view[:] = bytes(range(256))
+    function.launch((1, 1, 1), 128, 0, 0, arguments)
+    assert fake.launches[0][-1] == bytes(range(104)) + b"|" + bytes(range(128, 256))
+    assert function.parameter_bytes == (104, 128)
+
+
+@pytest.mark.parametrize(
+    ("size", "offsets"), [(256, (0,)), (255, (0, 128)), (256, (0, 96)), (300, (0, 128, 256)), (104, (0,))]
+)
+def test_a_buffer_for_another_kernel_is_refused(size: int, offsets: tuple[int, ...]) -> None:
+    fake = FakeDriver(parameters=(104, 128))
+    function, buffer = loaded(fake), ArgumentBuffer(size, parameters=offsets)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"parameters of 104, 128 bytes, but the argument buffer has {size} bytes"):
+            function.launch((1, 1, 1), 128, 0, 0, buffer)
+    assert not fake.launches
+
+
+def test_a_buffer_goes_from_kernel_to_kernel_and_is_checked_for_each() -> None:
+    small, same, large = (loaded(FakeDriver(parameters=sizes)) for sizes in ((8,), (8,), (16,)))
+    buffer = ArgumentBuffer(8)
+    for function in (small, same, small):
+        function.launch((1, 1, 1), 32, 0, 0, buffer)
+    with pytest.raises(ValueError, match="parameters of 16 bytes"):
+        large.launch((1, 1, 1), 32, 0, 0, buffer)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_driver_that_cannot_tell_the_parameters_launches_unchecked(is_known: bool) -> None:
+    class Old(FakeDriver):
+        def cuFuncGetParamInfo(self, function: tuple, index: int) -> tuple:
+            if is_known:
+                return (801, None, None)
+            raise RuntimeError('Function "cuFuncGetParamInfo" not found')
+
+    fake = Old()
+    function = loaded(fake)
+    function.launch((1, 1, 1), 32, 0, 0, ArgumentBuffer(24))
+    assert function.parameter_bytes is None and len(fake.launches) == 1
+
+
+@pytest.mark.parametrize("offsets", [(), (8, 8), (-1, 4), (0, 16), (8, 0)])
+def test_offsets_of_parameters_are_checked(offsets: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="rising and within the buffer"):
+        ArgumentBuffer(16, parameters=offsets)
 
 
 def test_each_device_has_its_context_and_the_current_one_is_left_alone() -> None:
@@ -159,7 +214,7 @@ def test_errors_of_the_driver_have_words(call: str, code: int, words: str) -> No
     with pytest.raises(DriverError, match=words) as caught:
         function = loaded(fake)
         function.allow_shared_bytes(99999)
-        function.launch((3, 1, 1), 64, 7, 0, ArgumentBuffer(8))
+        function.launch((3, 1, 1), 64, 7, 0, ArgumentBuffer(24))
     assert (caught.value.code, caught.value.call) == (code, call)
     assert fake.current == ["torch's context"], "also when loading fails"
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -195,7 +250,7 @@ def test_a_launch_costs_little_python() -> None:
         def cuLaunchKernel(self, *_: object) -> tuple:
             return (0,)
 
-    function, arguments = loaded(Quick()), ArgumentBuffer(104)
+    function, arguments = loaded(Quick(parameters=(104,))), ArgumentBuffer(104)
     best = min(_seconds_of(function, arguments) for _ in range(5))
     assert best / 2000 < 5e-6
 
@@ -218,7 +273,7 @@ def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, 
         function = load_function(b"\\x7fELF", "scale", 0)
         print(function.attributes)
         function.allow_shared_bytes(5000)
-        arguments = ArgumentBuffer.from_bytes(struct.pack("<qq", 40, 2))
+        arguments = ArgumentBuffer.from_bytes(struct.pack("<qq", 40, 2), parameters=(0, 8))
         sys.stdout.flush()
         function.launch((132, 2, 1), 256, 4096, 77, arguments)
         for step in (
@@ -239,8 +294,8 @@ def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, 
     assert done.stdout.splitlines() == [
         "13.0 1",
         "FunctionAttributes(registers=104, local_bytes=103, static_shared_bytes=101, max_threads=100)",
-        "132 2 1 256 1 1 4096 77 16 42",
-        "1 1 1 1 1 1 0 9 16 42",
+        "132 2 1 256 1 1 4096 77 40 2",
+        "1 1 1 1 1 1 0 9 40 2",
         "cuLaunchKernel 400",
         "cuModuleGetFunction 500",
         "cuModuleLoadData 200",

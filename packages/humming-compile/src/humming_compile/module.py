@@ -15,14 +15,13 @@ import attrs
 from humming_compile.errors import DriverError
 
 # CUfunction_attribute, CUresult and launch-parameter numbers of cuda.h; they are part of the driver's binary interface.
+_INVALID_VALUE = 1
 _MAX_THREADS_PER_BLOCK = 0
 _SHARED_SIZE_BYTES = 1
 _LOCAL_SIZE_BYTES = 3
 _NUM_REGS = 4
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-_LAUNCH_PARAM_END = 0
-_LAUNCH_PARAM_BUFFER_POINTER = 1
-_LAUNCH_PARAM_BUFFER_SIZE = 2
+_ARGUMENT_ALIGNMENT = 64  # bytes; tensor maps, the strictest parameters, want it
 _TENSOR_MAP_SINCE = 12000  # the CUDA version whose driver brought cuTensorMapEncodeTiled
 _TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_UINT16 = 1
@@ -48,37 +47,55 @@ class FunctionAttributes:
 class ArgumentBuffer:
     """The bytes of a kernel's parameters, prepared once and patched in place before each launch.
 
-    The driver copies them at launch, so a buffer may be patched again as soon as `launch` returns; use it in one thread
-    at a time. Write with `struct.pack_into(layout, buffer.view, offset, ...)`.
+    `parameters` are the offsets at which the kernel's parameters begin in the buffer, in their order; one struct at 0
+    unless told. Choose them as suits the writer: the driver copies each parameter to where the target wants it, which
+    is not the same for every target. Each parameter has the bytes up to the next one, the last those up to the end.
+
+    The driver copies at launch, so a buffer may be patched again as soon as `launch` returns; use it in one thread at a
+    time. Write with `struct.pack_into(layout, buffer.view, offset, ...)`. The view is aligned for any parameter.
     """
 
-    __slots__ = ("_array", "_extra", "_size", "extra", "view")
+    __slots__ = ("_memory", "_pointers", "checked", "parameters", "pointers", "view")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, parameters: tuple[int, ...] = (0,)) -> None:
         if size <= 0:
             raise ValueError(f"size of the kernel arguments is {size} bytes, wanted more than 0")
-        # 64-bit items, so that the block is aligned for any member of the struct.
-        self._array = (ctypes.c_uint64 * ((size + 7) // 8))()
-        self._size = ctypes.c_size_t(size)
-        self._extra = (ctypes.c_void_p * 5)(
-            _LAUNCH_PARAM_BUFFER_POINTER,
-            ctypes.addressof(self._array),
-            _LAUNCH_PARAM_BUFFER_SIZE,
-            ctypes.addressof(self._size),
-            _LAUNCH_PARAM_END,
-        )
-        self.view: memoryview = memoryview(self._array).cast("B")[:size]
-        self.extra: int = ctypes.addressof(self._extra)
+        ends = (*parameters[1:], size)
+        if (
+            not parameters
+            or parameters[0] < 0
+            or any(begin >= end for begin, end in zip(parameters, ends, strict=True))
+        ):
+            raise ValueError(
+                f"offsets of the kernel parameters are {parameters} in a buffer of {size} bytes, wanted one or more, "
+                "from 0, rising and within the buffer"
+            )
+        self._memory = (ctypes.c_char * (size + _ARGUMENT_ALIGNMENT))()
+        skipped = -ctypes.addressof(self._memory) % _ARGUMENT_ALIGNMENT
+        start = ctypes.addressof(self._memory) + skipped
+        self._pointers = (ctypes.c_void_p * len(parameters))(*(start + offset for offset in parameters))
+        self.view: memoryview = memoryview(self._memory).cast("B")[skipped : skipped + size]
+        self.parameters = parameters
+        self.pointers: int = ctypes.addressof(self._pointers)
+        self.checked: tuple[int, ...] | None = None
+        """The sizes of parameters that this buffer was last found to hold; written by `Function.launch`."""
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> ArgumentBuffer:
+    def from_bytes(cls, data: bytes, parameters: tuple[int, ...] = (0,)) -> ArgumentBuffer:
         """A buffer that begins with these bytes."""
-        buffer = cls(len(data))
+        buffer = cls(len(data), parameters)
         buffer.view[:] = data
         return buffer
 
     def __len__(self) -> int:
-        return self._size.value
+        return len(self.view)
+
+    def holds(self, sizes: tuple[int, ...]) -> bool:
+        """Whether there is a parameter for each of these sizes in bytes, and each has room for its bytes."""
+        ends = (*self.parameters[1:], len(self.view))
+        return len(sizes) == len(self.parameters) and all(
+            begin + size <= end for begin, end, size in zip(self.parameters, ends, sizes, strict=True)
+        )
 
 
 class Driver:
@@ -89,6 +106,7 @@ class Driver:
             bindings = _import_bindings()
         self.bindings = bindings
         self._contexts: dict[int, Any] = {}
+        self._parameter_bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._lock = threading.Lock()
         try:
             self.check("cuInit", bindings.cuInit(0))
@@ -136,6 +154,22 @@ class Driver:
                 )
             return self._contexts[device_index]
 
+    def parameter_bytes(self, function: Any) -> tuple[int, ...] | None:
+        """The size of each parameter of a function, the same object for the same sizes; None before CUDA 12.4."""
+        sizes: list[int] = []
+        try:
+            while True:
+                status, _, size = self.bindings.cuFuncGetParamInfo(function, len(sizes))
+                if status:
+                    break
+                sizes.append(int(size))
+        except RuntimeError:  # the bindings know the call, the driver does not
+            return None
+        if int(status) != _INVALID_VALUE:  # what it says when there is no further parameter
+            return None
+        with self._lock:
+            return self._parameter_bytes.setdefault(tuple(sizes), tuple(sizes))
+
 
 class Function:
     """One loaded kernel. Made by `load_function`; stays loaded until `unload`."""
@@ -154,6 +188,7 @@ class Function:
             static_shared_bytes=self._attribute(_SHARED_SIZE_BYTES),
             max_threads=self._attribute(_MAX_THREADS_PER_BLOCK),
         )
+        self.parameter_bytes = driver.parameter_bytes(handle)
 
     def allow_shared_bytes(self, count: int) -> None:
         """Lets launches ask for up to `count` bytes of dynamic shared memory; needed above 48 KiB."""
@@ -171,10 +206,13 @@ class Function:
         """Enqueues one launch on `stream` (a CUstream as a number; 0 is the default stream).
 
         `grid` counts blocks, `block` threads. The function's device must be the current one. Raises DriverError when
-        the driver refuses the launch; errors of the kernel itself show in later calls.
+        the driver refuses the launch, ValueError when `arguments` is not laid out for this kernel; errors of the kernel
+        itself show in later calls.
         """
+        if arguments.checked is not self.parameter_bytes:
+            self._check_arguments(arguments)
         result = self._launch(
-            self._handle, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream, 0, arguments.extra
+            self._handle, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream, arguments.pointers, 0
         )
         if result[0]:
             raise self._driver.error(
@@ -188,6 +226,18 @@ class Function:
         """Unloads the kernel; launches that have not ended must have been waited for, and none may follow."""
         with _Current(self._driver, self._context):
             self._driver.check("cuModuleUnload", self._driver.bindings.cuModuleUnload(self._module))
+
+    def _check_arguments(self, arguments: ArgumentBuffer) -> None:
+        """Keeps the driver from reading past the end of a buffer that was made for another kernel."""
+        sizes = self.parameter_bytes
+        if sizes is not None and not arguments.holds(sizes):
+            wanted, found = (", ".join(map(str, numbers)) for numbers in (sizes, arguments.parameters))
+            raise ValueError(
+                f"{self.symbol} takes parameters of {wanted or 'no'} bytes, but the argument buffer has "
+                f"{len(arguments)} bytes with parameters at {found}: make it with {len(sizes)} offsets, "
+                "ArgumentBuffer(size, parameters=offsets)"
+            )
+        arguments.checked = sizes
 
     def _attribute(self, number: int) -> int:
         attribute = self._driver.bindings.CUfunction_attribute(number)

@@ -56,7 +56,7 @@ class ArgumentBlock:
     def _with_map(self, box: tuple[int, int], fields: tuple[int, ...]) -> ArgumentBuffer:
         """The buffer of kernels that take a tensor map, holding the map of this call's activations."""
         if self._mapped is None or self._encoder is None:
-            self._mapped = ArgumentBuffer(TENSOR_MAP_OFFSET + TENSOR_MAP_BYTES)
+            self._mapped = ArgumentBuffer(TENSOR_MAP_OFFSET + TENSOR_MAP_BYTES, parameters=(0, TENSOR_MAP_OFFSET))
             self._encoder = TensorMapEncoder()
         address, row_stride, m, k = fields[0], fields[_ACTIVATION_STRIDE], fields[_M], fields[_K]
         key = (address, row_stride, m, *box)
