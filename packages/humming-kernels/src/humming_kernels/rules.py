@@ -96,11 +96,6 @@ def _check_scale(layer: LayerConfig, compute: ComputeConfig) -> list[str]:
     if minimum is not None:
         if minimum.name != name:
             reasons.append(f"minima must have the number of their scales; got {minimum.name} and {name} in {text}")
-        if name == "bf16" and compute.activation == "f16":
-            reasons.append(
-                f"bf16 scales with minima are not served for f16 activations, whose range they pass; got {text}, "
-                "wanted f16 scales or bf16 activations"
-            )
     return reasons
 
 

@@ -10,6 +10,7 @@
 //                                                              bf16 constant: raw * s' - zero * s'   (zero = 2^i: exact)
 //   minimum             (served on the operand only)           f16: value * s + min, bf16: raw * s' + min'
 //   minimum in f16 for a bf16 operand: computed in f16, rounded once more to bf16.
+//   minimum in bf16 for an f16 operand: computed in f32, whose range holds both, rounded once to f16.
 //
 // bf16 folds the huge owed power of two into s' = s * 2^(owed - kFold); kFold = 37 leaves room on both sides: s may be
 // up to 2^31 before s' overflows, and down to 2^-80 before min' and zero' leave the normal range.
@@ -42,6 +43,7 @@ struct Operand {
   static constexpr bool kMinimum = kLayer.zero_point == ZeroPoint::kMinimum;
   // A bf16 operand with f16 minima is computed in f16: rounding the minimum to bf16 would err by a share of a step.
   static constexpr bool kThroughF16 = kOperand == Number::kBf16 && kMinimum && kLayer.scale == Number::kF16;
+  static constexpr bool kThroughF32 = kOperand == Number::kF16 && kMinimum && kLayer.scale == Number::kBf16;
   static constexpr Number kArithmetic = kThroughF16 ? Number::kF16 : kOperand;
   static constexpr bool kBf16 = kArithmetic == Number::kBf16;
   using Words = CodeWords<kLayer.weight, kArithmetic>;
@@ -91,6 +93,11 @@ struct Operand {
   // Row g (half 0) or g + 8 (half 1).
   template <int half>
   static __device__ __forceinline__ void prepare_row(u32 scales, u32 zeros, GroupParameters& parameters) {
+    if constexpr (kThroughF32) {
+      parameters.multiplier[half] = __float_as_uint(to_f32<kLayer.scale>((scales >> (16 * half)) & 0xffffu));
+      parameters.addend[half] = __float_as_uint(to_f32<kLayer.scale>((zeros >> (16 * half)) & 0xffffu));
+      return;
+    }
     if constexpr (kOnOperand) {
       const u32 scale = stored_pair(scales >> (16 * half));
       if constexpr (kFolded) {
@@ -139,7 +146,14 @@ struct Operand {
 
   template <int r>
   static __device__ __forceinline__ void apply(u32 raw, const GroupParameters& parameters, u32& operand) {
-    if constexpr (kFolded) {
+    if constexpr (kThroughF32) {
+      const u32 value = plain<r>(raw, parameters);
+      const float scale = __uint_as_float(parameters.multiplier[r % 2]);
+      const float minimum = __uint_as_float(parameters.addend[r % 2]);
+      const u16 low = from_f32<kOperand>(__fmaf_rn(to_f32<Number::kF16>(value & 0xffffu), scale, minimum));
+      const u16 high = from_f32<kOperand>(__fmaf_rn(to_f32<Number::kF16>(value >> 16), scale, minimum));
+      operand = low | static_cast<u32>(high) << 16;
+    } else if constexpr (kFolded) {
       if constexpr (kLayer.zero_point == ZeroPoint::kNone) {
         operand = mul_pair<kArithmetic>(raw, parameters.multiplier[r % 2]);
       } else {
