@@ -213,13 +213,14 @@ class Machine:
         rest = mask & ~waiting
         if rest.any():
             self.put(position, rest)
-        if position in self.fragments:
-            if not rest.any():
-                # others wait to run at this very place: join them
-                self.fragments[position] = self.fragments[position] | waiting
-                return
-        old = self.stalled.get(position)
-        self.stalled[position] = waiting if old is None else old | waiting
+        # Lanes that wait here already, or are about to run here, make the warp more complete: try again together.
+        met = self.stalled.pop(position, None)
+        if met is not None:
+            self.put(position, waiting | met)
+        elif position in self.fragments and not rest.any():
+            self.put(position, waiting)
+        else:
+            self.stalled[position] = waiting
 
     def _located(self, fault, position):
         instructions = self.program.instructions

@@ -114,6 +114,17 @@ def test_lanes_of_a_collective_wait_for_each_other():
     assert memory["out"].read()[:64].tolist() == [t ^ 1 for t in range(64)]
 
 
+def test_collectives_reached_by_separate_paths_meet():
+    """Lanes 0-15 arrive first and wait; lanes 16-31 run straight into the same shuffle later."""
+    text = """.reg .b64 %p, %o; .reg .b32 %t, %v, %i; .reg .pred %q; mov.u32 %t, %tid.x; mov.u32 %v, %t; mov.u32 %i, 0;
+      setp.lt.u32 %q, %t, 16; @%q bra SHUFFLE;
+      LOOP: add.u32 %i, %i, 1; setp.lt.u32 %q, %i, 3; @%q bra LOOP; add.u32 %v, %v, %i;
+      SHUFFLE: shfl.sync.bfly.b32 %v, %v, 16, 31, -1;
+      ld.param.u64 %p, [args]; mul.wide.u32 %o, %t, 4; add.s64 %p, %p, %o; st.global.u32 [%p], %v; ret;"""
+    _, memory = run_text(text, buffers=[("out", np.zeros(32, np.uint32), "output")])
+    assert memory["out"].read().tolist() == [t + 16 + 3 for t in range(16)] + list(range(16))
+
+
 def test_named_barriers_split_producers_and_consumers():
     source = """extern "C" __global__ void pc(int* out) { __shared__ int box[32]; int t = threadIdx.x;
       for (int i = 0; i < 4; ++i) {
