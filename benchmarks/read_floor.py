@@ -68,9 +68,7 @@ def readers(byte_count: float) -> dict[str, Callable[[], object]]:
     # The top bit stays clear, so that the OR of all words is never what the kernel stores on.
     buffer = torch.randint(0, 1 << 31, (vectors * 4,), dtype=torch.int32, device="cuda")
     sink = torch.zeros(4, dtype=torch.int32, device="cuda")
-    arguments = ArgumentBuffer.from_bytes(
-        struct.pack("<QqQ", buffer.data_ptr(), vectors, sink.data_ptr()), parameters=(0, 8, 16)
-    )
+    arguments = ArgumentBuffer.from_bytes(struct.pack("<QqQ", buffer.data_ptr(), vectors, sink.data_ptr()))
 
     def reader(blocks: int) -> Callable[[], object]:
         # The tensors are bound to the call, so that they live as long as it does.

@@ -93,9 +93,8 @@ def _check_scale(layer: LayerConfig, compute: ComputeConfig) -> list[str]:
             f"divided by a stage of {', '.join(map(str, STAGE_SIZES))}"
         )
     minimum = weight.zero_point.number
-    if minimum is not None:
-        if minimum.name != name:
-            reasons.append(f"minima must have the number of their scales; got {minimum.name} and {name} in {text}")
+    if minimum is not None and minimum.name != name:
+        reasons.append(f"minima must have the number of their scales; got {minimum.name} and {name} in {text}")
     return reasons
 
 

@@ -107,23 +107,31 @@ struct RegisterTile {
         if constexpr (kLayer.bias) bias[half] = decode::to_f32<kCompute.activation>(arguments.bias[feature]);
       }
     }
+    // After the transposition a lane has one token, and features 2 t, 2 t + 1 of each half: how many of the two exist, and
+    // whether a store of both is aligned, is the same for all tiles.
+    const int feature = first_feature + 2 * (lane % 4);
+    u16* row = reinterpret_cast<u16*>(arguments.output) + (first_token + lane / 4) * arguments.output_stride + feature;
+    const bool aligned = reinterpret_cast<base::u64>(arguments.output) % 4 == 0 && arguments.output_stride % 2 == 0;
+    const int tokens_left = arguments.m - first_token - lane / 4;
 #pragma unroll
     for (int tile = 0; tile < kCount; ++tile) {
       float value[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) value[i] = sums[tile][i] * factor[i / 2] + bias[i / 2];
-      const int token = first_token + tile * base::kTokenTile;
-      if (token >= arguments.m) break;
       if constexpr (kCompute.output == Number::kF32) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          store_one(token + 2 * (lane % 4) + i % 2, first_feature + lane / 4 + 8 * (i / 2), value[i]);
+          store_one(first_token + tile * base::kTokenTile + 2 * (lane % 4) + i % 2, first_feature + lane / 4 + 8 * (i / 2),
+                    value[i]);
         }
       } else {
         // Two tokens of a feature become two features of a token.
-        store_pair(token + lane / 4, first_feature + 2 * (lane % 4), arch::sm90::transpose_8x8(round_pair(value[0], value[1])));
-        store_pair(token + lane / 4, first_feature + 8 + 2 * (lane % 4),
-                   arch::sm90::transpose_8x8(round_pair(value[2], value[3])));
+        const u32 low = arch::sm90::transpose_8x8(round_pair(value[0], value[1]));
+        const u32 high = arch::sm90::transpose_8x8(round_pair(value[2], value[3]));
+        const int features = tile * base::kTokenTile < tokens_left ? arguments.n - feature : 0;
+        store_pair(row, low, features, aligned);
+        store_pair(row + 8, high, features - 8, aligned);
+        row += base::kTokenTile * arguments.output_stride;
       }
     }
   }
@@ -136,15 +144,11 @@ struct RegisterTile {
     }
   }
 
-  __device__ __forceinline__ void store_pair(int token, int feature, u32 pair) const {
-    if (token >= arguments.m || feature >= arguments.n) return;
-    u16* output = reinterpret_cast<u16*>(arguments.output) + token * arguments.output_stride + feature;
-    if (feature + 1 < arguments.n && reinterpret_cast<base::u64>(output) % 4 == 0) {
-      *reinterpret_cast<u32*>(output) = pair;
-    } else {
-      output[0] = static_cast<u16>(pair);
-      if (feature + 1 < arguments.n) output[1] = static_cast<u16>(pair >> 16);
-    }
+  // The first `features` of two neighbouring outputs; predicated stores, no branches.
+  static __device__ __forceinline__ void store_pair(u16* output, u32 pair, int features, bool aligned) {
+    if (features > 1 && aligned) *reinterpret_cast<u32*>(output) = pair;
+    if (features > 0 && !(features > 1 && aligned)) output[0] = static_cast<u16>(pair);
+    if (features > 1 && !aligned) output[1] = static_cast<u16>(pair >> 16);
   }
 
   __device__ __forceinline__ void store_one(int token, int feature, float value) const {
