@@ -9,7 +9,8 @@ A kernel states one of two operand roundings:
   significant bits) and the scale multiplies f32 sums. Nothing is rounded but the output.
 * `operand`: the scale is rounded to the operand type, multiplied onto the weight in registers, and the product is
   rounded once to the operand type (a minimum is added in the same fused operation). Then the output is rounded.
-  f16 minimums for a bf16 operand are added in f16, and that sum is rounded once more, to bf16.
+  f16 minimums for a bf16 operand are added in f16, and that sum is rounded once more, to bf16; bf16 minimums for an f16
+  operand are added in f32, and only the sum is rounded.
 
 The bound of a result is 1.2 times the error that these roundings alone make, measured on the very same inputs:
 ||emulated - exact|| / ||exact||. The 0.2 is for the order and width of f32 accumulation.
@@ -39,6 +40,8 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def operand_weight(case: WeightCase, dtype: torch.dtype) -> torch.Tensor:
     """The weight as the tensor cores see it when scales are multiplied onto the operand, float64 [n, k]."""
+    if case.minimum is not None and case.minimum.dtype == torch.bfloat16 and dtype == torch.float16:
+        return rounded(case.exact(), dtype)
     through_f16 = case.minimum is not None and case.minimum.dtype == torch.float16
     arithmetic = torch.float16 if through_f16 else dtype
     weight = case.unscaled() * case.spread(rounded(case.scale.double(), arithmetic))

@@ -86,9 +86,7 @@ def choices(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts, max
 def heuristic_sources(weight: str, arch: Arch, *, shapes: tuple[tuple[int, int], ...]) -> Iterator[KernelSource]:
     """Every different unit that the heuristic offers for a weight on a target: all activations, devices and shapes."""
     seen = set()
-    for activation, multiprocessors, (n, k) in itertools.product(
-        ("f16", "bf16"), MULTIPROCESSORS[arch.name], shapes
-    ):
+    for activation, multiprocessors, (n, k) in itertools.product(("f16", "bf16"), MULTIPROCESSORS[arch.name], shapes):
         layer, compute = layer_of(weight, n, k), ComputeConfig(activation=activation)
         if check_layer(layer, compute, arch):
             continue
