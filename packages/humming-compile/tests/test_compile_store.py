@@ -10,14 +10,16 @@ import errno
 import json
 import logging
 import os
+import shutil
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
 import attrs
 import humming_compile.store as store_module
 import pytest
-from humming_compile import CompileRequest, StoreError
+from humming_compile import CompileRequest, CompileService, StoreError
 from humming_compile.store import Entry, Store
 
 KEY = "0123456789abcdef" * 4
@@ -267,6 +269,114 @@ def test_a_cache_path_that_is_a_file_is_named(stub, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="HUMMING_COMPILE_CACHE_DIR"):
         stub.service(cache_folder=tmp_path / "file").compile(CompileRequest(unit_text="int x;", target="sm_90a"))
+
+
+def test_another_machine_replaces_an_entry_while_it_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS: the name was looked up, then the file behind it went away; the next look-up finds the new one."""
+    store.publish(ENTRY)
+    real, failures = Path.open, [errno.ESTALE]
+
+    def stale_once(self: Path, *rest: object, **options: object):
+        if failures:
+            raise OSError(failures.pop(), "Stale file handle")
+        return real(self, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", stale_once)
+    assert read(store) == ENTRY
+
+
+def test_an_entry_that_disappears_between_opening_and_reading(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open file stays readable after another process removed its name."""
+    store.publish(ENTRY)
+    real = Path.open
+
+    def and_remove(self: Path, *rest: object, **options: object):
+        file = real(self, *rest, **options)
+        self.unlink()
+        return file
+
+    monkeypatch.setattr(Path, "open", and_remove)
+    assert read(store) == ENTRY
+    monkeypatch.undo()
+    assert read(store) is None
+
+
+def test_a_winner_that_is_not_seen_yet_costs_a_compile_only(stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS: the lock was waited for, the winner renamed its entry, and this machine does not see the name yet."""
+    request = CompileRequest(unit_text="int x;", target="sm_90a")
+    first = stub.service().compile(request)
+    monkeypatch.setattr(Store, "read", lambda *_, **__: None)
+    again = stub.service().compile(request)
+    assert (again.origin, again.data) == ("compiled", first.data)
+    monkeypatch.undo()
+    assert stub.service().compile(request).origin == "disk"
+
+
+def test_a_folder_that_is_removed_while_something_compiles_is_made_again(
+    stub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = stub.service()
+    real = CompileService._compile
+
+    def and_remove(self: CompileService, *rest: object):
+        entry = real(self, *rest)
+        shutil.rmtree(stub.cache)
+        return entry
+
+    monkeypatch.setattr(CompileService, "_compile", and_remove)
+    assert service.compile(CompileRequest(unit_text="int x;", target="sm_90a")).origin == "compiled"
+    assert [path.suffix for path in stub.cache.iterdir()] == [".entry"] and not warnings(caplog)
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_its_parent(stub, run_script) -> None:
+    script = """
+        import signal, threading
+        store = service.store
+        with store.lock("a" * 64, 1) as held:
+            child = os.fork()
+            if child == 0:
+                time.sleep(30)
+                os._exit(0)
+        with store.lock("a" * 64, 2) as again:
+            print(held, again)
+        os.kill(child, signal.SIGKILL)
+    """
+    assert run_script(stub.script(script)).stdout.split() == ["True", "True"]
+
+
+def test_a_real_full_disk(stub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file system of 64 KiB, where the stub's 96 kB do not fit."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        service = stub.service(cache_folder=disk / "cache")
+        artifact = service.compile(CompileRequest(unit_text="int x;", target="sm_90a"))
+        assert artifact.origin == "compiled" and len(artifact.data) == 96000
+        assert len(warnings(caplog)) == 1 and "No space left on device" in warnings(caplog)[0]
+        assert os.listdir(disk / "cache") == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_another_user_s_bad_entry_in_a_sticky_folder_is_worked_around(
+    stub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`mkdir -m 1777`: the entry can neither be used nor replaced, so its key is compiled by each process."""
+    request = CompileRequest(unit_text="int x;", target="sm_90a")
+    good = stub.service().compile(request)
+    path = stub.service().store.path(good.key)
+    path.write_bytes(b"garbage")
+
+    def not_yours(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(store_module.os, "replace", not_yours)
+    again = stub.service().compile(request)
+    assert (again.origin, again.data) == ("compiled", good.data)
+    assert ["compiled again" in warnings(caplog)[0], "not kept" in warnings(caplog)[1]] == [True, True]
+    assert [item.name for item in stub.cache.iterdir()] == [path.name]
 
 
 def test_stats_and_clear_touch_only_our_files(store: Store) -> None:

@@ -57,7 +57,7 @@ class CompileService:
         command: Sequence[str] | None = None,
     ) -> None:
         self.settings = Settings.from_environment() if settings is None else settings
-        self.store = Store(self.settings.cache_folder)
+        self.store = Store(self.settings.cache_folder, int(self.settings.cache_megabytes * 1e6))
         self._toolkit = toolkit
         self._command = command
         self._pool: Pool | None = None

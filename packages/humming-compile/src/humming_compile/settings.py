@@ -15,6 +15,7 @@ import attrs
 from humming_compile.errors import SettingsError
 
 CACHE_DIR = "HUMMING_COMPILE_CACHE_DIR"
+CACHE_MEGABYTES = "HUMMING_COMPILE_CACHE_MEGABYTES"
 WORKERS = "HUMMING_COMPILE_WORKERS"
 TIMEOUT = "HUMMING_COMPILE_TIMEOUT"
 CUDA_DIR = "HUMMING_COMPILE_CUDA_DIR"
@@ -25,6 +26,7 @@ _PLACES = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
 
 VARIABLES = {
     CACHE_DIR: "folder of compiled kernels",
+    CACHE_MEGABYTES: "size of that folder above which kernels that were not used for longest go (default: 4096)",
     WORKERS: "number of compiler processes (default: the cores this process may use)",
     TIMEOUT: "seconds that one compile may take (default: 300)",
     CUDA_DIR: "use NVRTC and headers of this CUDA folder (holds include/ and lib/ or lib64/)",
@@ -36,14 +38,17 @@ VARIABLES = {
 class Settings:
     """Where compiled kernels lie and how the compiler processes are run.
 
-    `workers` counts processes, `timeout_seconds` bounds one compile. `cuda_folder` replaces the search for a toolkit,
+    `cache_megabytes` (of 10^6 bytes) bounds the folder, `workers` counts processes, `timeout_seconds` bounds one
+    compile, `idle_seconds` is how long a worker without work is kept. `cuda_folder` replaces the search for a toolkit,
     `keep_folder` receives the text of units that fail; both may be None. `toolkit_places` are the folders that other
     programs' variables (CONDA_PREFIX, CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH) name, by variable.
     """
 
     cache_folder: Path = attrs.field(converter=Path)
+    cache_megabytes: float = 4096.0
     workers: int = attrs.field(factory=lambda: usable_cores())
     timeout_seconds: float = 300.0
+    idle_seconds: float = 60.0
     cuda_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     keep_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     toolkit_places: Mapping[str, str] = attrs.field(factory=dict)
@@ -54,8 +59,9 @@ class Settings:
         values = os.environ if environment is None else environment
         return cls(
             cache_folder=_cache_folder(values.get(CACHE_DIR, "")),
-            workers=int(_positive(values, WORKERS, whole=True) or usable_cores()),
-            timeout_seconds=_positive(values, TIMEOUT, whole=False) or 300.0,
+            cache_megabytes=_positive(values, CACHE_MEGABYTES, "a number of megabytes above 0") or 4096.0,
+            workers=int(_positive(values, WORKERS, "a whole number above 0") or usable_cores()),
+            timeout_seconds=_positive(values, TIMEOUT, "a number of seconds above 0") or 300.0,
             cuda_folder=Path(values[CUDA_DIR]) if values.get(CUDA_DIR) else None,
             keep_folder=Path(values[KEEP_DIR]) if values.get(KEEP_DIR) else None,
             toolkit_places={name: values[name] for name in _PLACES if values.get(name)},
@@ -84,13 +90,12 @@ def _cache_folder(text: str) -> Path:
     return folder
 
 
-def _positive(values: Mapping[str, str], variable: str, *, whole: bool) -> float | None:
+def _positive(values: Mapping[str, str], variable: str, wanted: str) -> float | None:
     text = values.get(variable, "").strip()
     if not text:
         return None
-    wanted = "a whole number above 0" if whole else "a number of seconds above 0"
     try:
-        number = float(int(text)) if whole else float(text)
+        number = float(int(text)) if wanted.startswith("a whole") else float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:

@@ -17,8 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import re
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -27,14 +25,15 @@ from pathlib import Path
 import attrs
 
 from humming_compile.errors import StoreError
+from humming_compile.eviction import ENTRY_NAME, LEFTOVER_NAME, evict, scan, temporary_name
 from humming_compile.settings import CACHE_DIR
 
 ENTRY_SCHEMA = 1
 
 _log = logging.getLogger("humming_compile")
-_ENTRY = re.compile(r"[0-9a-f]{64}\.entry\Z")
-_LEFTOVER = re.compile(r"[0-9a-f]{64}\.(lock|[0-9]+\.[0-9a-f]+\.tmp)\Z")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
+_USED_SECONDS = 3600.0  # how exactly it is known when an entry was last used: reading one marks it so rarely
+_EVICT_EVERY = 32  # published entries, at most, between two looks at the folder's size
 
 
 @attrs.frozen(kw_only=True)
@@ -61,10 +60,16 @@ class StoreStats:
 
 
 class Store:
-    """The entries in one folder. The folder is made when the first entry is written, never by reading."""
+    """The entries in one folder. The folder is made when the first entry is written, never by reading.
 
-    def __init__(self, folder: Path) -> None:
+    With `limit_bytes`, publishing removes entries that were not used for longest when the folder exceeds it.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
         self.folder = folder
+        self.limit_bytes = limit_bytes
+        self._published = 0
+        self._published_bytes = 0
 
     def path(self, key: str) -> Path:
         """Where the entry of a key lies."""
@@ -74,7 +79,7 @@ class Store:
         """The entry of a key, or None. A bad entry is told in one warning (unless `quiet`) and counts as none."""
         path = self.path(key)
         try:
-            content = path.read_bytes()
+            content = _read_and_mark(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -91,29 +96,59 @@ class Store:
     def publish(self, entry: Entry) -> None:
         """Writes an entry under its own temporary name, syncs it and renames it.
 
-        Raises StoreError when the folder cannot be written. A full disk or a failing one is told in one warning only:
-        the data is good, it is just not kept.
+        Raises StoreError when the folder cannot be written. A full disk or a failing one, and another user's entry that
+        cannot be replaced, are told in one warning only: the data is good, it is just not kept.
         """
-        temporary = self.folder / f"{entry.key}.{os.getpid()}.{secrets.token_hex(6)}.tmp"
+        content = _encode(entry)
         try:
-            mode = self._make_folder()
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(_encode(entry))
-                    file.flush()
-                    os.fchmod(file.fileno(), mode)
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.path(entry.key))
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            self._sync_folder()
+                now = self._write(entry.key, content)
+            except FileNotFoundError:  # the folder or the temporary file was removed meanwhile
+                now = self._write(entry.key, content)
         except OSError as error:
-            if error.errno in _NOT_WRITABLE:
+            if error.errno in _NOT_WRITABLE and not self.path(entry.key).exists():
                 raise self._not_writable(error) from error
             _log.warning("cache folder %s does not take an entry (%s): it is not kept", self.folder, error.strerror)
+            return
+        self._evict_at_times(len(content), now, keep=self.path(entry.key).name)
+
+    def _write(self, key: str, content: bytes) -> float:
+        """Writes one file whole; the time of the file system."""
+        mode = self._make_folder()
+        temporary = self.folder / temporary_name(key)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+                now = os.fstat(file.fileno()).st_mtime
+            os.replace(temporary, self.path(key))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self._sync_folder()
+        return now
+
+    def _evict_at_times(self, size: int, now: float, keep: str) -> None:
+        """Looks at the whole folder after the first entry that this process publishes, and then now and again."""
+        if self.limit_bytes is None:
+            return
+        is_due = self._published % _EVICT_EVERY == 0 or self._published_bytes > self.limit_bytes // 16
+        self._published += 1
+        self._published_bytes = 0 if is_due else self._published_bytes + size
+        if is_due:
+            evicted = evict(self.folder, self.limit_bytes, now=now, keep=keep)
+            if evicted.entries:
+                _log.info(
+                    "cache folder %s exceeded %.0f MB: %d entries (%.1f MB) not used for longest were removed",
+                    self.folder,
+                    self.limit_bytes / 1e6,
+                    evicted.entries,
+                    evicted.bytes / 1e6,
+                )
 
     @contextlib.contextmanager
     def lock(self, key: str, timeout: float) -> Iterator[bool]:
@@ -128,10 +163,11 @@ class Store:
             mode = self._make_folder()
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            if error.errno in _NOT_WRITABLE and not path.exists():
+            if error.errno in _NOT_WRITABLE and not (path.exists() and os.access(self.folder, os.W_OK)):
                 raise self._not_writable(error) from error
             yield False
             return
+        _descriptors.add(descriptor)
         try:
             with contextlib.suppress(OSError):  # only the one who made it may
                 os.fchmod(descriptor, mode)
@@ -140,6 +176,7 @@ class Store:
                 goes = held
             except OSError:  # this file system has no locks, so the file is of no use to anyone
                 held, goes = False, True
+            self._look_again()
             try:
                 yield held
             finally:
@@ -150,11 +187,12 @@ class Store:
                     with contextlib.suppress(OSError):
                         fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
+            _descriptors.discard(descriptor)
             os.close(descriptor)
 
     def check_writable(self) -> None:
         """Makes the folder and a file in it, and removes the file. Raises StoreError when that fails."""
-        probe = self.folder / f"{'0' * 64}.{os.getpid()}.{secrets.token_hex(6)}.tmp"
+        probe = self.folder / temporary_name("0" * 64)
         try:
             self._make_folder()
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -165,20 +203,20 @@ class Store:
     def stats(self) -> StoreStats:
         """Counts the entries and what killed processes left."""
         entries = size = leftovers = 0
-        for item in self._files():
-            if _ENTRY.match(item.name):
+        for item in scan(self.folder):
+            if ENTRY_NAME.match(item.name):
                 with contextlib.suppress(OSError):
                     size += item.stat().st_size
                 entries += 1
-            elif _LEFTOVER.match(item.name):
+            elif LEFTOVER_NAME.match(item.name):
                 leftovers += 1
         return StoreStats(entries=entries, bytes=size, leftovers=leftovers)
 
     def clear(self) -> StoreStats:
         """Removes every entry and leftover, nothing else; returns the counts of what was there."""
         before = self.stats()
-        for item in self._files():
-            if _ENTRY.match(item.name) or _LEFTOVER.match(item.name):
+        for item in scan(self.folder):
+            if ENTRY_NAME.match(item.name) or LEFTOVER_NAME.match(item.name):
                 try:
                     os.unlink(item.path)
                 except FileNotFoundError:
@@ -186,13 +224,6 @@ class Store:
                 except OSError as error:
                     raise self._not_writable(error) from error
         return before
-
-    def _files(self) -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.folder) as items:
-                return list(items)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
     def _make_folder(self) -> int:
         """Makes the folder if needed and returns the permission bits of files in it."""
@@ -212,12 +243,34 @@ class Store:
             finally:
                 os.close(descriptor)
 
+    def _look_again(self) -> None:
+        """Opens the folder, at which a network file system notices files that other machines made in it."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
     def _not_writable(self, error: OSError) -> StoreError:
         return StoreError(
             f"the cache folder {self.folder} cannot be written ({error.strerror}) and what is asked for is not in it: "
             f"set {CACHE_DIR} to a folder that can be written",
             folder=str(self.folder),
         )
+
+
+def _read_and_mark(path: Path) -> bytes:
+    """The bytes of a file, which is marked as used now where that may be written and was not done lately."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        file = path.open("rb")  # another machine replaced it while its name was looked up
+    with file:
+        content = file.read()
+        used = os.fstat(file.fileno()).st_mtime
+    if abs(time.time() - used) > _USED_SECONDS:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return content
 
 
 def _wait_for_lock(descriptor: int, timeout: float) -> bool:
@@ -278,3 +331,17 @@ def _decode(content: bytes, key: str, target: str, output: str) -> Entry | str:
         nvrtc=str(head.get("nvrtc", "")),
         name=str(head.get("name", "")),
     )
+
+
+# Descriptors of lock files that are open now. A forked child closes its copies, or it would hold its parent's locks.
+_descriptors: set[int] = set()
+
+
+def _after_fork_in_child() -> None:
+    for descriptor in list(_descriptors):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
