@@ -23,7 +23,7 @@ def test_the_table_holds_exactly_the_numbers_that_are_promised():
     names = [f"u{bits}" for bits in range(1, 9)] + [f"s{bits}" for bits in range(2, 9)]
     names += [f"e0m{mantissa}" for mantissa in range(1, 8)]
     names += [f"e{e}m{m}" for e in range(1, 8) for m in range(0, 7) if 3 <= 1 + e + m <= 8]
-    names += ["e8m0", "f16", "bf16", "f32"]
+    names += ["e8m0", "f16", "bf16", "f32", "nf4", "bnbfp4", "iq4nl"]
     assert sorted(NUMBERS) == sorted(names)
     assert all(NUMBERS[name].name == name and number(name) is NUMBERS[name] for name in names)
 
@@ -135,6 +135,9 @@ def test_integers_and_sign_magnitude_by_hand():
         ("e8m0", 2.0**127),
         ("bf16", 3.3895313892515355e38),
         ("f32", 3.4028234663852886e38),
+        ("nf4", 1),
+        ("bnbfp4", 1),
+        ("iq4nl", 113),
     ],
 )
 def test_largest(name, largest):
@@ -185,3 +188,16 @@ def test_encode_nearest_rounds_ties_to_even_as_numpy_does():
 def test_numbers_compare_and_hash_by_value():
     assert number("u4") == number("u4") != number("s4")
     assert len({WeightFormat(number=number("s4")), WeightFormat(number=number("s4"))}) == 1
+
+
+def test_codebooks_against_their_publishers():
+    """IQ4_NL against gguf's own table; NF4 and FP4 by the f32 values in bitsandbytes 0.50.2's get_4bit_type."""
+    gguf = pytest.importorskip("gguf")
+    assert number("iq4nl").values() == tuple(gguf.quants.IQ4_NL.kvalues)
+    nf4 = "-1 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635 -0.18477343022823334 "
+    nf4 += "-0.09105003625154495 0 0.07958029955625534 0.16093020141124725 0.24611230194568634 0.33791524171829224 "
+    nf4 += "0.44070982933044434 0.5626170039176941 0.7229568362236023 1"
+    assert [float(value) for value in number("nf4").values()] == [float(text) for text in nf4.split()]
+    fp4 = [0, 0.0052083334885537624, 0.6666666865348816, 1, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25]
+    assert [float(value) for value in number("bnbfp4").values()] == fp4 + [-value for value in fp4]
+    assert all(number(name).signed for name in ("nf4", "bnbfp4", "iq4nl"))

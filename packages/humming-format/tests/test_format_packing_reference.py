@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from humming_format import FormatError, parse_weight
 from humming_format.packing import pack, unpack, words_needed
-from humming_format.reference import add, decode_matrix, decode_weight, multiply
+from humming_format.reference import add, decode_matrix, decode_weight, multiply, round_to_f32
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,3 +155,40 @@ def test_group_counts_that_disagree_are_named():
         decode_matrix(weight, codes, [[Fraction(1)] * 8], [[8] * 8])
     with pytest.raises(FormatError, match="codes have the wrong shape"):
         decode_matrix(weight, [[0], [0, 0]], [[Fraction(1)]] * 2)
+
+
+def test_two_levels_of_scales():
+    """Each weight is its code times the scale of its group times the outer scale of its row."""
+    weight = parse_weight("e2m1g2:e4m3*c")
+    codes = [[2, 4, 7, 9], [1, 2, 3, 4]]
+    scales, outers = [[Fraction(2), Fraction(3)], [Fraction(5), Fraction(7)]], [[Fraction(1, 4)], [Fraction(10)]]
+    expected = [[1 / 2, 1, 9 / 2, -3 / 8], [25, 50, 105, 140]]
+    assert decode_matrix(weight, codes, scales, None, outers) == expected
+    with pytest.raises(FormatError, match=r"outer scales are missing; wanted a matrix \[2\]\[1\]"):
+        decode_matrix(weight, codes, scales)
+    with pytest.raises(FormatError, match="outer scales have the wrong shape"):
+        decode_matrix(weight, codes, scales, None, [[1]])
+    with pytest.raises(FormatError, match="this format has no outer scale"):
+        decode_weight(parse_weight("u4c"), 1, 1, None, 1)
+    assert weight.stored_bits(2, 4) == 8 * 4 + 4 * 8 + 2 * 32
+
+
+def test_float_zero_points():
+    weight = parse_weight("u4g64f")
+    assert decode_weight(weight, 3, Fraction(1, 2), Fraction(15, 2)) == Fraction(-9, 4)
+    assert decode_weight(weight, 3, 0x3800, 0x4780) == Fraction(-9, 4)  # stored codes: 0.5 and 7.5
+    with pytest.raises(FormatError, match="a float zero point is needed"):
+        decode_weight(weight, 3, Fraction(1))
+
+
+def test_rounding_to_f32_once():
+    """Against numpy for exact f64, and by hand where rounding twice would be wrong."""
+    random = np.random.default_rng(0)
+    for value in random.standard_normal(2000) * 10.0 ** random.integers(-44, 38, 2000):
+        assert float(round_to_f32(Fraction(value))) == float(np.float32(value))
+    half = Fraction(1, 2**24)  # 1 + half lies between 1 and the next f32; a little above it must go up
+    assert round_to_f32(1 + half) == 1
+    assert round_to_f32(1 + half + Fraction(1, 2**80)) == 1 + 2 * half
+    assert round_to_f32(1 + 3 * half - Fraction(1, 2**80)) == 1 + 2 * half
+    assert round_to_f32(Fraction(10) ** 39) == math.inf and round_to_f32(-(Fraction(10) ** 400)) == -math.inf
+    assert round_to_f32(Fraction(1, 10**60)) == 0 and math.isnan(round_to_f32(math.nan))

@@ -42,17 +42,26 @@ def weight_formats(draw):
         "tensor": lambda: ScaleFormat(number=scale_number, group_k=None, group_n=None),
         "block": lambda: ScaleFormat(number=scale_number, group_k=draw(sizes), group_n=draw(sizes)),
     }[groups]()
+    outer = None
+    if scale is not None and draw(st.booleans()):
+        group_n = None if scale.group_n is None else scale.group_n * draw(st.integers(1, (2**31 - 1) // scale.group_n))
+        group_k = None if scale.group_k is None else scale.group_k * draw(st.integers(1, (2**31 - 1) // scale.group_k))
+        if draw(st.booleans()) or (group_n not in (None, 1) and group_k is None):
+            group_n = group_k = None
+        outer = ScaleFormat(number=draw(st.sampled_from(SCALE_NUMBERS)), group_k=group_k, group_n=group_n)
     if entry.kind is not NumberKind.UNSIGNED:
-        return WeightFormat(number=entry, scale=scale)
-    zero = draw(st.sampled_from(["constant"] if scale is None else ["constant", "integer", "minimum"]))
+        return WeightFormat(number=entry, scale=scale, outer_scale=outer)
+    stored = ["integer", "float"] + (["minimum"] if outer is None else [])
+    zero = draw(st.sampled_from(["constant"] if scale is None else ["constant", *stored]))
     if zero == "constant":
         zero_point = ZeroPointFormat.constant(draw(st.integers(0, (1 << entry.bits) - 1)))
     elif zero == "integer":
         zero_point = ZeroPointFormat.integer()
     else:
         minimums = FLOATS if scale_number.kind is not NumberKind.FLOAT else [*FLOATS, scale_number]
-        zero_point = ZeroPointFormat.minimum(draw(st.sampled_from(minimums)))
-    return WeightFormat(number=entry, scale=scale, zero_point=zero_point)
+        kind = ZeroPointFormat.minimum if zero == "minimum" else ZeroPointFormat.floating
+        zero_point = kind(draw(st.sampled_from(minimums)))
+    return WeightFormat(number=entry, scale=scale, zero_point=zero_point, outer_scale=outer)
 
 
 @given(weight_formats())
@@ -68,7 +77,7 @@ def test_document_round_trip_through_json(weight):
     assert from_document(document) == weight == weight_from_document(document)
 
 
-@given(st.text(alphabet="usebfgctzmx0123456789:,é٣ \n", max_size=24))
+@given(st.text(alphabet="usebfgctzmxn0123456789:,*@é٣ \n", max_size=24))
 def test_any_text_is_read_or_refused(text):
     try:
         weight = parse_weight(text)
@@ -95,6 +104,11 @@ def test_any_text_is_read_or_refused(text):
         ("u4g32m:f16,f32", "u4g32m:f16,f32"),
         ("f16", "f16"),
         ("u4", "u4"),
+        ("e2m1g16:e4m3*t:f32", "e2m1g16:e4m3*t"),
+        ("e2m1g16:e4m3*c:bf16", "e2m1g16:e4m3*c:bf16"),
+        ("u4g64f:f16,f16", "u4g64f"),
+        ("nf4g64:f32", "nf4g64:f32"),
+        ("iq4nlg32", "iq4nlg32"),
     ],
 )
 def test_spellings(text, shortest):
@@ -140,6 +154,15 @@ def test_what_the_examples_mean():
         "u4b128",
         "u4b0x128",
         "u4g32m:e8m0",
+        "u4g32f:e8m0",
+        "u4*t",
+        "u4g32*",
+        "u4g32m*t",
+        "u4g32*g16",
+        "u4c*g32",
+        "e2m1g16:e4m3@static",
+        "e2m1g16f",
+        "nf4g64z",
         None,
         4,
         "u4g" + "9" * 5000,
@@ -155,7 +178,20 @@ def test_activations():
     for text in ("f16", "bf16"):
         assert format_activation(parse_activation(text)) == text
         assert from_document(to_document(parse_activation(text))) == ActivationFormat(number=number(text))
-    for text in ("f32", "e4m3", "", None):
+    for text in (
+        "e4m3c:f32",
+        "e4m3t:f32@static",
+        "s8c:f32",
+        "u8cz:f32",
+        "e4m3g128:f32",
+        "e2m1g16:e4m3*t",
+        "e4m3g32:e8m0",
+    ):
+        activation = parse_activation(text)
+        assert format_activation(activation) == text
+        assert from_document(json.loads(json.dumps(to_document(activation)))) == activation
+        assert activation.static == text.endswith("@static")
+    for text in ("f32", "e4m3", "", None, "f16@static", "f16g32", "u8cm", "e4m3c@", "@static", "bf16c:f32", "f32c"):
         with pytest.raises(TextError):
             parse_activation(text)
 
@@ -179,6 +215,9 @@ def test_activations():
         {"zero_point": {}},
         {"zero_point": {"kind": "none"}},
         {"zero_point": {"kind": "float"}},
+        {"zero_point": {"kind": "double", "number": "f16"}},
+        {"outer_scale": {}},
+        {"outer_scale": {"number": "f32", "group_k": 64, "group_n": 1}},
         {"zero_point": {"kind": ["none"]}},
         {"zero_point": {"kind": "constant"}},
         {"zero_point": {"kind": "constant", "value": "8"}},
@@ -190,6 +229,34 @@ def test_wrong_documents_are_refused(change):
     document.update(change)
     with pytest.raises(DocumentError):
         from_document(document)
+
+
+def test_documents_of_before_two_levels_keep_their_form():
+    """What earlier versions wrote is what this one writes, key for key, and reads."""
+    assert to_document(parse_weight("u4g32m")) == {
+        "schema": 1,
+        "kind": "weight",
+        "number": "u4",
+        "scale": {"number": "f16", "group_k": 32, "group_n": 1},
+        "zero_point": {"kind": "minimum", "number": "f16"},
+    }
+    assert to_document(parse_activation("bf16")) == {"schema": 1, "kind": "activation", "number": "bf16"}
+
+
+def test_wrong_activation_documents_are_refused():
+    document = to_document(parse_activation("e4m3t:f32@static"))
+    for change in (
+        {"static": 1},
+        {"extra": 1},
+        {"scale": None},
+        {"outer_scale": 3},
+        {"zero_point": {"kind": "integer"}},
+    ):
+        with pytest.raises(DocumentError):
+            from_document({**document, **change})
+    for key in document:
+        with pytest.raises(DocumentError):
+            from_document({name: value for name, value in document.items() if name != key})
 
 
 def test_missing_keys_and_wrong_kinds_are_refused():

@@ -17,30 +17,48 @@ from .zero_point import ZeroPointFormat, ZeroPointKind
 SCHEMA = 1
 """Raised whenever a document changes its meaning."""
 
+_OUTER = {"outer_scale"}
+_ARTICLES = {"weight": "a weight", "activation": "an activation"}
+
 
 def to_document(described: WeightFormat | ActivationFormat) -> dict[str, Any]:
-    """A plain dict that JSON can hold."""
+    """A plain dict that JSON can hold. Keys that later versions added stand only where they say something."""
     if isinstance(described, ActivationFormat):
-        return {"schema": SCHEMA, "kind": "activation", "number": described.number.name}
-    if not isinstance(described, WeightFormat):
+        document: dict[str, Any] = {"schema": SCHEMA, "kind": "activation", "number": described.number.name}
+        if described.scale is None:
+            return document
+        document |= {"scale": _scale_part(described.scale), "zero_point": _zero_part(described.zero_point)}
+        document["static"] = described.static
+    elif isinstance(described, WeightFormat):
+        document = {
+            "schema": SCHEMA,
+            "kind": "weight",
+            "number": described.number.name,
+            "scale": _scale_part(described.scale),
+            "zero_point": _zero_part(described.zero_point),
+        }
+    else:
         raise DocumentError(
             "not a format that has a document", got=shown(described), wanted="a WeightFormat or an ActivationFormat"
         )
-    scale, zero_point = described.scale, described.zero_point
-    zero: dict[str, Any] = {"kind": zero_point.kind.value}
+    if described.outer_scale is not None:
+        document["outer_scale"] = _scale_part(described.outer_scale)
+    return document
+
+
+def _scale_part(scale: ScaleFormat | None) -> dict[str, Any] | None:
+    if scale is None:
+        return None
+    return {"number": scale.number.name, "group_k": scale.group_k, "group_n": scale.group_n}
+
+
+def _zero_part(zero_point: ZeroPointFormat) -> dict[str, Any]:
+    part: dict[str, Any] = {"kind": zero_point.kind.value}
     if zero_point.value is not None:
-        zero["value"] = zero_point.value
+        part["value"] = zero_point.value
     if zero_point.number is not None:
-        zero["number"] = zero_point.number.name
-    return {
-        "schema": SCHEMA,
-        "kind": "weight",
-        "number": described.number.name,
-        "scale": None
-        if scale is None
-        else {"number": scale.number.name, "group_k": scale.group_k, "group_n": scale.group_n},
-        "zero_point": zero,
-    }
+        part["number"] = zero_point.number.name
+    return part
 
 
 def from_document(document: Mapping[str, Any]) -> WeightFormat | ActivationFormat:
@@ -57,8 +75,7 @@ def from_document(document: Mapping[str, Any]) -> WeightFormat | ActivationForma
         )
     try:
         if document.get("kind") == "activation":
-            _check_keys("activation document", document, {"schema", "kind", "number"})
-            return ActivationFormat(number=_number(document, "number"))
+            return _activation(document)
         if document.get("kind") == "weight":
             return _weight(document)
     except DocumentError:
@@ -77,27 +94,49 @@ def weight_from_document(document: Mapping[str, Any]) -> WeightFormat:
 
 
 def _weight(document: Mapping[str, Any]) -> WeightFormat:
-    _check_keys("weight document", document, {"schema", "kind", "number", "scale", "zero_point"})
-    scale_part, zero_part = document["scale"], document["zero_point"]
-    scale = None
-    if scale_part is not None:
-        _check_keys("scale of a weight document", scale_part, {"number", "group_k", "group_n"})
-        scale = ScaleFormat(
-            number=_number(scale_part, "number"), group_k=scale_part["group_k"], group_n=scale_part["group_n"]
-        )
-    extra = {"constant": {"value"}, "minimum": {"number"}}
-    kind = zero_part.get("kind") if isinstance(zero_part, Mapping) else None
+    keys = {"schema", "kind", "number", "scale", "zero_point"}
+    _check_keys("weight document", document, keys | (_OUTER & set(document)))
+    return WeightFormat(
+        number=_number(document, "number"),
+        scale=_read_scale("weight", document["scale"]),
+        zero_point=_read_zero("weight", document["zero_point"]),
+        outer_scale=_read_scale("weight", document.get("outer_scale")),
+    )
+
+
+def _activation(document: Mapping[str, Any]) -> ActivationFormat:
+    keys = {"schema", "kind", "number"}
+    if "scale" not in document:
+        _check_keys("activation document", document, keys)
+        return ActivationFormat(number=_number(document, "number"))
+    _check_keys("activation document", document, keys | {"scale", "zero_point", "static"} | (_OUTER & set(document)))
+    return ActivationFormat(
+        number=_number(document, "number"),
+        scale=_read_scale("activation", document["scale"]),
+        zero_point=_read_zero("activation", document["zero_point"]),
+        outer_scale=_read_scale("activation", document.get("outer_scale")),
+        static=document["static"],
+    )
+
+
+def _read_scale(kind: str, part: Any) -> ScaleFormat | None:
+    if part is None:
+        return None
+    _check_keys(f"scale of {_ARTICLES[kind]} document", part, {"number", "group_k", "group_n"})
+    return ScaleFormat(number=_number(part, "number"), group_k=part["group_k"], group_n=part["group_n"])
+
+
+def _read_zero(of: str, part: Any) -> ZeroPointFormat:
+    extra = {"constant": {"value"}, "minimum": {"number"}, "float": {"number"}}
+    kind = part.get("kind") if isinstance(part, Mapping) else None
     keys = {"kind"} | (extra.get(kind, set()) if isinstance(kind, str) else set())
-    _check_keys("zero point of a weight document", zero_part, keys)
+    _check_keys(f"zero point of {_ARTICLES[of]} document", part, keys)
     kinds = {member.value: member for member in ZeroPointKind}
     if not isinstance(kind, str) or kind not in kinds:
         raise DocumentError("unknown kind of zero point", got=shown(kind), wanted=", ".join(sorted(kinds)))
-    zero_point = ZeroPointFormat(
-        kind=kinds[kind],
-        value=zero_part.get("value"),
-        number=_number(zero_part, "number") if "number" in keys else None,
+    return ZeroPointFormat(
+        kind=kinds[kind], value=part.get("value"), number=_number(part, "number") if "number" in keys else None
     )
-    return WeightFormat(number=_number(document, "number"), scale=scale, zero_point=zero_point)
 
 
 def _number(part: Mapping[str, Any], key: str) -> Number:

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import attrs
 
+from .codebook import CODEBOOKS
 from .errors import DescriptorError, shown
 
 
@@ -21,6 +22,7 @@ class NumberKind(enum.Enum):
     SIGN_MAGNITUDE = "sign_magnitude"  # sign bit, then an unsigned integer: two zeros, no extra negative value
     FLOAT = "float"  # sign bit, exponent, mantissa
     EXPONENT = "exponent"  # an exponent alone: 2**(code - bias), no sign, no zero
+    CODEBOOK = "codebook"  # an index into a table of values
 
 
 class Specials(enum.Enum):
@@ -36,7 +38,7 @@ class Number:
     """One kind of number.
 
     `bits` is the width of a code. `exponent_bits` and `mantissa_bits` are zero for integers, except that the magnitude
-    of a sign-magnitude number counts as its mantissa (e0m3: sign and 3 bits).
+    of a sign-magnitude number counts as its mantissa (e0m3: sign and 3 bits). `table` belongs to codebooks alone.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Number:
     exponent_bits: int = 0
     mantissa_bits: int = 0
     specials: Specials = Specials.FINITE
+    table: tuple[Fraction, ...] = ()
 
     @property
     def bias(self) -> int:
@@ -54,7 +57,7 @@ class Number:
     @property
     def signed(self) -> bool:
         """Whether some code is negative."""
-        return self.kind in (NumberKind.SIGNED, NumberKind.SIGN_MAGNITUDE, NumberKind.FLOAT)
+        return self.kind not in (NumberKind.UNSIGNED, NumberKind.EXPONENT)
 
     @property
     def largest(self) -> Fraction:
@@ -66,6 +69,8 @@ class Number:
             elif self.specials is Specials.IEEE:
                 top -= 1 << self.mantissa_bits  # the top exponent is infinity and NaN
             return Fraction(self.decode(top))
+        if self.kind is NumberKind.CODEBOOK:
+            return max(self.table)
         codes = 1 << (self.bits - 1 if self.signed else self.bits)
         return Fraction(self.decode(codes - (2 if self.specials is Specials.NAN_ONLY else 1)))
 
@@ -77,6 +82,8 @@ class Number:
             )
         if self.kind is NumberKind.UNSIGNED:
             return Fraction(code)
+        if self.kind is NumberKind.CODEBOOK:
+            return self.table[code]
         if self.kind is NumberKind.SIGNED:
             return Fraction(code - (1 << self.bits) if code >> (self.bits - 1) else code)
         if self.kind is NumberKind.EXPONENT:
@@ -139,6 +146,10 @@ def _make_table() -> dict[str, Number]:
             name = f"e{exponent_bits}m{bits - 1 - exponent_bits}"
             numbers.append(_float(name, exponent_bits, bits - 1 - exponent_bits, specials.get(name, Specials.FINITE)))
     numbers.append(Number(name="e8m0", bits=8, kind=NumberKind.EXPONENT, exponent_bits=8, specials=Specials.NAN_ONLY))
+    numbers += [
+        Number(name=name, bits=(len(table) - 1).bit_length(), kind=NumberKind.CODEBOOK, table=table)
+        for name, table in CODEBOOKS.items()
+    ]
     numbers.append(_float("f16", 5, 10, Specials.IEEE))
     numbers.append(_float("bf16", 8, 7, Specials.IEEE))
     numbers.append(_float("f32", 8, 23, Specials.IEEE))
@@ -159,7 +170,8 @@ def number(name: str) -> Number:
         raise DescriptorError(
             "unknown number",
             got=shown(name),
-            wanted="u1..u8, s2..s8, e0m1..e0m7, eXmY of 3 to 8 bits (such as e2m1, e4m3), e8m0, f16, bf16 or f32",
+            wanted="u1..u8, s2..s8, e0m1..e0m7, eXmY of 3 to 8 bits (such as e2m1, e4m3), e8m0, f16, bf16, f32, "
+            + ", ".join(CODEBOOKS),
             remedy=_hint(name),
         )
     return found

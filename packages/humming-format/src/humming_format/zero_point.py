@@ -19,11 +19,12 @@ class ZeroPointKind(enum.Enum):
     CONSTANT = "constant"  # (code - value) * scale, one value for the whole matrix, not stored
     INTEGER = "integer"  # (code - zero) * scale, zero: one unsigned integer per scale group
     MINIMUM = "minimum"  # code * scale + minimum, minimum: one float per scale group
+    FLOAT = "float"  # (code - zero) * scale, zero: one float per scale group
 
 
 @attrs.frozen(kw_only=True)
 class ZeroPointFormat:
-    """`value` belongs to CONSTANT alone and `number` (of the minimum) to MINIMUM alone."""
+    """`value` belongs to CONSTANT alone and `number` (of what is stored) to MINIMUM and FLOAT alone."""
 
     kind: ZeroPointKind = ZeroPointKind.NONE
     value: int | None = None
@@ -43,10 +44,11 @@ class ZeroPointFormat:
                 got=f"value={shown(self.value)}",
                 wanted="value only with kind CONSTANT",
             )
-        if self.kind is ZeroPointKind.MINIMUM:
+        if self.kind in (ZeroPointKind.MINIMUM, ZeroPointKind.FLOAT):
             if not isinstance(self.number, Number) or self.number.kind is not NumberKind.FLOAT:
                 raise DescriptorError(
-                    "a minimum needs the number that it is stored in",
+                    f"a {'minimum' if self.kind is ZeroPointKind.MINIMUM else 'float zero point'} needs the number "
+                    "that it is stored in",
                     got=f"number={self.number.name if isinstance(self.number, Number) else shown(self.number)}",
                     wanted="a float such as f16, bf16 or f32",
                 )
@@ -54,7 +56,7 @@ class ZeroPointFormat:
             raise DescriptorError(
                 f"a zero point of kind {self.kind.value} has no number of its own",
                 got=f"number={self.number.name if isinstance(self.number, Number) else shown(self.number)}",
-                wanted="number only with kind MINIMUM",
+                wanted="number only with kind MINIMUM or FLOAT",
             )
 
     @classmethod
@@ -76,3 +78,8 @@ class ZeroPointFormat:
     def minimum(cls, number: Number) -> ZeroPointFormat:
         """One stored float per scale group: value = code * scale + minimum."""
         return cls(kind=ZeroPointKind.MINIMUM, number=number)
+
+    @classmethod
+    def floating(cls, number: Number) -> ZeroPointFormat:
+        """One stored float zero point per scale group: value = (code - zero) * scale."""
+        return cls(kind=ZeroPointKind.FLOAT, number=number)

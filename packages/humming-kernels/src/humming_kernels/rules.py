@@ -56,6 +56,16 @@ def check_layer(layer: LayerConfig, compute: ComputeConfig, arch: Arch) -> tuple
             f"a constant zero point must be half of the codes; got {weight.zero_point.value} for {weight.number.name}, "
             f"wanted {1 << (weight.number.bits - 1)}, or store it as integer zero points ({weight.number.name}...z)"
         )
+    if weight.zero_point.kind is ZeroPointKind.FLOAT:
+        reasons.append(
+            f"float zero points are not served; got {text}, wanted minimums (minimum = -zero * scale) or integer zero "
+            "points"
+        )
+    if weight.outer_scale is not None:
+        reasons.append(
+            f"two levels of scales are not served; got {text}, wanted one level, the products rounded once where they "
+            "do not fit"
+        )
     if scale is None:
         reasons.append(f"weights without a scale are not served; got {text}, wanted a group or channel scale")
     elif scale.group_n != 1:
