@@ -13,7 +13,7 @@ from tests.emulator.shared import BASE, SharedMemory
 
 
 class Context:
-    def __init__(self, launch, block_index, rank, clocks):
+    def __init__(self, launch, block_index, rank, ordinal, clocks):
         kernel = launch.program
         self.launch, self.program = launch, kernel
         self.block = block_index  # (x, y, z)
@@ -27,13 +27,17 @@ class Context:
         self.mask, self.index = None, None
         self.all_lanes = np.ones(self.T, bool)
         self.local_ids = np.arange(self.T, dtype=np.int64)
-        self.thread_ids = self.local_ids + rank * self.T
-        self.warp_offset = rank * self.W
+        self.thread_offset = ordinal * self.T  # threads are numbered over the whole launch
+        self.thread_ids = self.local_ids + self.thread_offset
+        self.warp_offset = ordinal * self.W
         self.carry = np.zeros(self.T, bool)
         self.memory, self.parameters = launch.memory, launch.parameters
         self.report = launch.report
         self.clocks = clocks
-        self.shared = SharedMemory(launch.shared_bytes, launch.granule, clocks)
+        members = int(np.prod(launch.cluster))
+        self.shared = SharedMemory(
+            launch.shared_bytes, launch.granule, clocks, (ordinal - rank) * self.W, members * self.W, self.W
+        )
         self.shared.check_races = launch.check_races
         self.local = np.zeros((self.T, max(launch.local_bytes, 1)), np.uint8)
         self.local_known = np.zeros((self.T, max(launch.local_bytes, 1)), bool)
@@ -56,7 +60,7 @@ class Context:
         self.index = None if mask is None else np.flatnonzero(mask)
 
     def lanes(self):
-        """(index or None, cluster-wide thread numbers of the active threads)."""
+        """(index or None, launch-wide thread numbers of the active threads)."""
         if self.mask is None:
             return None, self.thread_ids
         return self.index, self.thread_ids[self.index]
@@ -68,7 +72,7 @@ class Context:
         return self.T if self.mask is None else len(self.index)
 
     def active_warps(self):
-        """Cluster-wide numbers of the warps with an active thread."""
+        """Launch-wide numbers of the warps with an active thread."""
         if self.mask is None:
             return np.arange(self.warp_offset, self.warp_offset + self.W)
         return np.flatnonzero(self.mask.reshape(-1, 32).any(axis=1)) + self.warp_offset
@@ -200,7 +204,7 @@ class Context:
         bad = (offsets + size > self.local.shape[1]) | (offsets % size != 0)
         if bad.any():
             raise Fault("out of bounds", f"local access of {size} bytes outside of the stack frame", threads[bad])
-        return (threads - self.rank * self.T)[:, None], offsets[:, None] + np.arange(size)
+        return (threads - self.thread_offset)[:, None], offsets[:, None] + np.arange(size)
 
     def local_load(self, active, size, threads):
         where = self._local_index(active, size, threads)
@@ -217,7 +221,7 @@ class Context:
         if space == "generic" and int(address[0]) >> 32 == 0x100:
             space, address = "shared", address & np.uint64(0xFFFFFFFF)
         if space in ("global", "generic"):
-            return self.memory.load(address, size, thread, "atomic")
+            return self.memory.load(address, size, thread, "atomic", strong=True)
         for shared, _, offsets, ids in self.shared_targets(address, thread):
             shared.check_range(offsets, size, ids, "atomic")
             granules = shared.granules(offsets, size)
@@ -235,7 +239,7 @@ class Context:
         size = value.shape[1]
         if space in ("global", "generic"):
             version = self.memory.version
-            self.memory.store(address, value, thread, "atomic")
+            self.memory.store(address, value, thread, "atomic", strong=True)
             if not changed:
                 self.memory.version = version
             return
@@ -259,6 +263,9 @@ class Context:
                 for warp in self.active_warps():
                     seen |= (shared.write_clock[granules] <= self.clocks.table[warp, writer]) | (writer == warp)
                 shared.proxy_generic[granules[seen]] = False
+
+    def fence(self):
+        self.clocks.fence(self.active_warps())
 
     def wgmma_state(self):
         if self.wgmma is None:

@@ -40,6 +40,7 @@ class DenseCase:
     k: int = 136
     bias: bool = True
     tuning: TuningConfig | None = None
+    multiprocessors: int = MULTIPROCESSORS
 
     @property
     def layer(self) -> LayerConfig:
@@ -55,7 +56,7 @@ class DenseCase:
     def resolved(self) -> DenseCase:
         if self.tuning is not None:
             return self
-        device = DeviceFacts(arch=find_arch(self.target), multiprocessors=MULTIPROCESSORS)
+        device = DeviceFacts(arch=find_arch(self.target), multiprocessors=self.multiprocessors)
         return attrs.evolve(self, tuning=choose(self.layer, self.compute, device, self.m))
 
     def source(self) -> KernelSource:
@@ -81,7 +82,7 @@ class Inputs:
 def run_case(case: DenseCase, source: KernelSource | None = None, inputs: Inputs | None = None, **options) -> DenseRun:
     """Emulate and compare with the exact result; raises AssertionError beyond the error bound."""
     inputs = inputs or Inputs(case)
-    options.setdefault("multiprocessors", MULTIPROCESSORS)
+    options.setdefault("multiprocessors", case.multiprocessors)
     result = run_dense(source or case.source(), inputs.packed, inputs.activation, **options)
     everything = slice(None)
     error, bound = inputs.reference.error(result.output.double(), everything), inputs.reference.bound(everything)

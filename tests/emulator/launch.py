@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.emulator.clocks import Clocks
 from tests.emulator.cluster import ClusterBarrier
 from tests.emulator.context import Context, parameter_allocation
 from tests.emulator.errors import EmulatorError, Fault
+from tests.emulator.global_shadow import GlobalShadow
 from tests.emulator.machine import Machine
 from tests.emulator.memory import Allocation
 from tests.emulator.report import Report
-from tests.emulator.shared import Clocks
 
 SHARED_LIMIT = {
     75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 90: 227, 100: 227, 101: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # KiB a block may have  # fmt: skip
+MOST_WARPS = 8192
 IDLE_STEPS = 6000  # scheduler steps without any change before a block counts as stuck
 
 
@@ -48,6 +50,18 @@ class Launch:
         self.report = Report(program.name)
         self._check_sizes(parameters)
         self._module_variables()
+        self.block_names = []  # in order of their start
+        warps = -(-self.threads // 32) * int(np.prod(self.grid))
+        if warps > MOST_WARPS:
+            raise EmulatorError(f"a grid of {warps} warps is too large to emulate, at most {MOST_WARPS}")
+        self.clocks = Clocks(warps)
+        for allocation in memory.allocations:
+            allocation.shadow = None
+            if allocation.writable and self.check_races and warps > 1:
+                threads = -(-self.threads // 32) * 32
+                allocation.shadow = GlobalShadow(
+                    allocation, program.global_granule, self.clocks, threads, self.block_names
+                )
 
     def _check_sizes(self, parameters):
         digits = "".join(ch for ch in self.program.target if ch.isdigit())
@@ -101,9 +115,9 @@ class Launch:
             for y in range(self.cluster[1]):
                 for x in range(self.cluster[0]):
                     blocks.append(tuple(p * k + o for p, k, o in zip(place, self.cluster, (x, y, z), strict=True)))
-        warps = -(-self.threads // 32)
-        clocks = Clocks(warps * len(blocks))
-        contexts = [Context(self, block, rank, clocks) for rank, block in enumerate(blocks)]
+        first = len(self.block_names)
+        self.block_names.extend(blocks)
+        contexts = [Context(self, block, rank, first + rank, self.clocks) for rank, block in enumerate(blocks)]
         group = Group([Machine(self, c) for c in contexts])
         for machine in group.machines:
             machine.group = group

@@ -45,7 +45,7 @@ class Program:
         watch(self)
         track(self)
         self._blocks()
-        self.granule = self._granule()
+        self.granule, self.global_granule = self._granules()
 
     @staticmethod
     def _is_warp_barrier(ins):
@@ -93,21 +93,25 @@ class Program:
                 stop = pc
         self.end = end
 
-    def _granule(self):
-        """Narrowest shared access in bytes."""
-        smallest = 16
+    def _granules(self):
+        """Narrowest shared and narrowest global access in bytes."""
+        shared = narrow = 16
         for ins in self.instructions:
             if ins.opcode in ("ld", "st", "atom", "red"):
-                if any(w in ins.modifiers for w in ("global", "param", "const", "local")):
-                    continue
                 digits = "".join(c for c in ins.modifiers[-1].split("x")[0] if c.isdigit())
-                smallest = min(smallest, int(digits[-2:]) // 8 if digits else 1)
-            elif ins.opcode == "cp" and "async" in ins.modifiers and len(ins.operands) > 2:
-                if isinstance(ins.operands[2], Immediate) and "bulk" not in ins.modifiers:
-                    smallest = min(smallest, ins.operands[2].value)
+                size = int(digits[-2:]) // 8 if digits else 1
+                spaces = set(ins.modifiers) & {"global", "shared", "shared::cta", "shared::cluster", "param", "const", "local"}
+                if not spaces or any(s.startswith("shared") for s in spaces):
+                    shared = min(shared, size)
+                if not spaces or "global" in spaces:
+                    narrow = min(narrow, size)
+            elif ins.opcode == "cp" and "bulk" in ins.modifiers:
+                narrow = min(narrow, 1)
+            elif ins.opcode == "cp" and len(ins.operands) > 2 and isinstance(ins.operands[2], Immediate):
+                shared = min(shared, ins.operands[2].value)
             elif ins.opcode == "mbarrier":
-                smallest = min(smallest, 8)
-        return max(1, smallest)
+                shared = min(shared, 8)
+        return max(1, shared), max(1, min(narrow, 8))
 
 
 class Terminator:

@@ -40,6 +40,7 @@ class Allocation:
         if initialised:
             self.initialised[self.span] = 0xFF
         self.all_initialised = bool(initialised)
+        self.shadow = None  # GlobalShadow during a launch
         self.allowed = None  # bytes that may be written; None: all of a writable role
         self.written = np.zeros(padded, np.uint8)
         self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
@@ -173,7 +174,7 @@ class Memory:
             result.append((a, positions, (addresses[positions] - np.uint64(a.origin)).astype(np.int64)))
         return result
 
-    def load(self, addresses, size, threads, verb="load"):
+    def load(self, addresses, size, threads, verb="load", strong=False):
         """uint8 [n, size] of the bytes at the addresses."""
         out = np.empty((addresses.size, size), np.uint8)
         for a, positions, offsets in self.pieces(addresses, size, threads, verb):
@@ -195,19 +196,24 @@ class Memory:
                         threads[where[bad]],
                         addresses[where[bad]],
                     )
+            if a.shadow is not None:
+                where = slice(None) if positions is None else positions
+                a.shadow.on_read(offsets, size, threads[where], addresses[where], strong)
             values = a.views[unit][index].reshape(len(offsets), -1).view(np.uint8)
             if positions is None:
                 return values
             out[positions] = values
         return out
 
-    def store(self, addresses, data, threads, verb="store"):
+    def store(self, addresses, data, threads, verb="store", strong=False):
         """Write uint8 [n, size]; the highest thread wins where two write the same byte."""
         size = data.shape[1]
         self.version += 1
         for a, positions, offsets in self.pieces(addresses, size, threads, verb):
             where = np.arange(len(offsets)) if positions is None else positions
             self.check_writable(a, offsets, size, threads[where], addresses[where], verb)
+            if a.shadow is not None:
+                a.shadow.on_write(offsets, size, threads[where], addresses[where], strong)
             unit = min(size, 8)
             index = offsets // unit
             if size > 8:

@@ -2,74 +2,26 @@
 Called by the instruction rooms shared, async_copy, bulk, wgmma; made by `machine`.
 Assumes accesses aligned to their size; a granule is the narrowest shared access of the kernel.
 
-Happens-before is kept by vector clocks, one agent per warp plus one per mbarrier (for the async proxy).
-A write by thread t of warp w at clock k is visible to another warp v once v has joined a clock of w that is >= k
-(a barrier between), and to another lane of w once w's own clock has passed k (bar.warp.sync or a wider barrier).
+See `clocks` for what may be relied on; the async proxy writes as an agent of its own, one per mbarrier.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from tests.emulator.clocks import PENDING
 from tests.emulator.errors import Fault
 
-PENDING = np.int32(1 << 30)  # clock of a write that has not landed
 BASE = 1024  # first usable byte, as on the hardware of today: an address of 0 is always wrong
 
 
-class Clocks:
-    """Vector clocks of the agents of one block (or cluster)."""
-
-    def __init__(self, warps, extra=0):
-        self.warps = warps
-        self.agents = warps + extra
-        self.table = np.zeros((self.agents, self.agents), np.int32)
-        np.fill_diagonal(self.table, 1)
-        self._limit = None
-
-    def grow(self):
-        """Add one agent; returns its index."""
-        old, self.agents = self.table, self.agents + 1
-        self.table = np.zeros((self.agents, self.agents), np.int32)
-        self.table[:-1, :-1] = old
-        self.table[-1, -1] = 1
-        self._limit = None
-        return self.agents - 1
-
-    def limit(self):
-        """[warp, agent]: newest clock of the agent that the warp may rely on (lanes of one warp among each other too)."""
-        if self._limit is None:
-            self._limit = self.table.copy()
-            self._limit[np.arange(self.agents), np.arange(self.agents)] -= 1
-        return self._limit
-
-    def snapshot(self, warp_list):
-        return self.table[warp_list].max(axis=0)
-
-    def _fit(self, clock):
-        if len(clock) < self.agents:
-            clock = np.concatenate([clock, np.zeros(self.agents - len(clock), np.int32)])
-        return clock
-
-    def acquire(self, warp_list, clock):
-        self.table[warp_list] = np.maximum(self.table[warp_list], self._fit(clock))
-        self._limit = None
-
-    def join(self, a, b):
-        if a is None:
-            return b.copy()
-        return np.maximum(self._fit(a), self._fit(b))
-
-    def tick(self, warp_list):
-        self.table[warp_list, warp_list] += 1
-        self._limit = None
-
-
 class SharedMemory:
-    def __init__(self, size, granule, clocks, name="shared"):
+    def __init__(self, size, granule, clocks, first_warp=0, warps=None, warps_per_block=None):
         self.size = size  # bytes from BASE on
         self.end = BASE + size
-        self.name = name
+        self.first_warp = first_warp  # of the cluster
+        self.warps = clocks.warps if warps is None else warps  # of the cluster
+        self.warps_per_block = warps_per_block or self.warps
         self.granule = granule
         self.shift = granule.bit_length() - 1
         padded = -(-self.end // 128) * 128
@@ -79,8 +31,8 @@ class SharedMemory:
         self.clocks = clocks
         self.write_clock = np.zeros(count, np.int32)  # 0: never written
         self.write_thread = np.full(count, -1, np.int32)  # thread; -1 - agent for an async agent
-        self.read_clock = np.zeros((count, clocks.warps), np.int32)
-        self.read_lane = np.full((count, clocks.warps), -1, np.int8)  # -2: several lanes, -3: an ldmatrix
+        self.read_clock = np.zeros((count, self.warps), np.int32)
+        self.read_lane = np.full((count, self.warps), -1, np.int8)  # -2: several lanes, -3: an ldmatrix
         self.pending_note = {}  # granule -> instruction whose copy has not landed
         self.atomic = np.zeros(count, bool)  # last written by an atomic
         self.mbarriers = {}  # offset -> MBarrier
@@ -151,7 +103,7 @@ class SharedMemory:
         writer = self.write_thread[granules]
         agent = np.where(writer >= 0, writer >> 5, -1 - writer)
         warp = (threads >> 5)[:, None]
-        visible = clock <= self.clocks.limit()[warp, agent]
+        visible = clock <= self.clocks.rely(warp, agent)
         if own_thread_counts:
             visible |= (writer == threads[:, None]) & (clock < PENDING)
         return visible, clock
@@ -176,7 +128,8 @@ class SharedMemory:
         if not visible.all():
             self._race(~visible, granules, clock, threads, addresses, size, verb, "read")
         warp = (threads >> 5)[:, None]
-        now = self.clocks.table[warp[:, 0], warp[:, 0]][:, None]
+        now = self.clocks.table[warp, warp]
+        warp = warp - self.first_warp
         lane = (threads & 31).astype(np.int8)[:, None]
         if collective:
             lane = np.full_like(lane, -3)  # in order with later writes of its own warp
@@ -200,13 +153,13 @@ class SharedMemory:
             self._race(~visible, granules, clock, threads, addresses, size, verb, "write")
         warp = threads >> 5
         reads = self.read_clock[granules]  # [n, g, warps]
-        limit = self.clocks.limit()[warp, : self.clocks.warps][:, None, :]
-        late = reads > limit
+        columns = np.arange(self.first_warp, self.first_warp + self.warps)
+        late = reads > self.clocks.rely(warp[:, None], columns[None, :])[:, None, :]
         if late.any():
             # reads by this very thread are fine, and so are the warp's own ldmatrix
             lanes = self.read_lane[granules]
             own = (lanes == (threads & 31)[:, None, None]) | (lanes == -3)
-            own &= np.arange(self.clocks.warps)[None, None, :] == warp[:, None, None]
+            own &= columns[None, None, :] == warp[:, None, None]
             late &= ~own
             if late.any():
                 self._war(late, granules, threads, addresses, size, verb)
@@ -258,7 +211,7 @@ class SharedMemory:
             raise Fault(
                 "missing fence",
                 f"{verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} was written by an "
-                f"ordinary store of warp {writer >> 5} lane {writer & 31} with no fence.proxy.async after it",
+                f"ordinary store of {self.warp_name(writer >> 5)} lane {writer & 31} with no fence.proxy.async after it",
                 threads[generic.any(axis=1)],
                 addresses[generic.any(axis=1)],
             )
@@ -266,22 +219,30 @@ class SharedMemory:
     def begin_async_read(self, addresses, size, warp, note):
         """The warp's agent reads these bytes until finish_async_read; returns a token."""
         granules = np.unique(self.granules(np.asarray(addresses), size))
-        self.read_clock[granules, warp] = PENDING
-        self.read_lane[granules, warp] = -2
+        self.read_clock[granules, warp - self.first_warp] = PENDING
+        self.read_lane[granules, warp - self.first_warp] = -2
         self.next_token += 1
         self.async_reads[self.next_token] = (granules, warp, note)
         return self.next_token
 
     def finish_async_read(self, token):
         granules, warp, _ = self.async_reads.pop(token)
-        self.read_clock[granules, warp] = self.clocks.table[warp, warp]
-        self.read_lane[granules, warp] = -3
+        column = warp - self.first_warp
+        self.read_clock[granules, column] = self.clocks.table[warp, warp]
+        self.read_lane[granules, column] = -3
         for other, reader, _ in self.async_reads.values():
             if reader == warp:
-                self.read_clock[other, warp] = PENDING
-                self.read_lane[other, warp] = -2
+                self.read_clock[other, column] = PENDING
+                self.read_lane[other, column] = -2
 
     # -- messages ----------------------------------------------------------------------------------
+
+    def warp_name(self, warp):
+        """"warp 3", or with its block in a cluster."""
+        local = warp - self.first_warp
+        if self.warps == self.warps_per_block:
+            return f"warp {local}"
+        return f"warp {local % self.warps_per_block} of block {local // self.warps_per_block} of the cluster"
 
     def _note(self, granule):
         while granule >= 0:
@@ -322,7 +283,7 @@ class SharedMemory:
             need = "no barrier between"
         raise Fault(
             "shared race",
-            f"{place}: byte {granule * self.granule:#x} was written by warp {writer >> 5} lane {writer & 31}, "
+            f"{place}: byte {granule * self.granule:#x} was written by {self.warp_name(writer >> 5)} lane {writer & 31}, "
             f"{need} that write and this {kind}",
             threads[rows],
             addresses[rows],
@@ -335,20 +296,21 @@ class SharedMemory:
         thread = int(threads[row])
         granule = int(granules[row, column])
         if self.read_clock[granule, reader] == PENDING:
-            note = next((n for g, w, n in self.async_reads.values() if w == reader and granule in g), None)
+            note = next((n for g, w, n in self.async_reads.values() if w - self.first_warp == reader and granule in g), None)
             what = f" (PTX line {note.line}: {note.text[:60]})" if note is not None else ""
             raise Fault(
                 "missing wait",
                 f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} is still being "
-                f"read asynchronously for warp {reader}{what}; its wait_group comes first",
+                f"read asynchronously for {self.warp_name(reader + self.first_warp)}{what}; its wait_group comes first",
                 threads[rows],
                 addresses[rows],
             )
-        need = "no bar.warp.sync (or wider barrier) between" if reader == thread >> 5 else "no barrier between"
+        own = reader + self.first_warp == thread >> 5
+        need = "no bar.warp.sync (or wider barrier) between" if own else "no barrier between"
         raise Fault(
             "shared race",
             f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte "
-            f"{granule * self.granule:#x} was read by warp {reader}, {need} that read and this write",
+            f"{granule * self.granule:#x} was read by {self.warp_name(reader + self.first_warp)}, {need} that read and this write",
             threads[rows],
             addresses[rows],
         )

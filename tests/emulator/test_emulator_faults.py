@@ -69,6 +69,56 @@ def test_two_threads_store_different_values():
     passes("st.global.u32 [%p], 5;", buffers=buffer(1, "output"))
 
 
+MESSAGE = """.reg .b64 %f; .reg .b32 %old; ld.param.u64 %f, [args+8]; mov.u32 %v, %ctaid.x; setp.eq.u32 %c, %v, 1; @%c bra READER;
+  add.s64 %q, %p, %o; st.global.u32 [%q], %t; {before} bar.sync 0; setp.eq.u32 %c, %t, 0; {between}
+  @%c {write} bra DONE;
+  READER: setp.ne.u32 %c, %t, 0; @%c bra TOGETHER; SPIN: {read} setp.eq.u32 %c, %old, 0; @%c bra SPIN;
+  TOGETHER: {after} bar.sync 0; {last} add.s64 %q, %p, %o; ld.global.u32 %v, [%q];
+  DONE: ret;"""
+
+
+def test_messages_between_blocks_need_release_and_acquire():
+    def message(**parts):
+        empty = dict.fromkeys(("before", "between", "after", "last"), "")
+        return MESSAGE.format(**{**empty, **parts})
+
+    def buffers():
+        return [("data", np.zeros(64, np.uint32), "output"), ("flag", np.zeros(1, np.uint32), "inout")]
+
+    release, acquire = "st.release.gpu.global.u32 [%f], 1;", "ld.acquire.gpu.global.u32 %old, [%f];"
+    relaxed, plain = "red.relaxed.gpu.global.add.u32 [%f], 1;", "ld.relaxed.gpu.global.u32 %old, [%f];"
+    for order in ("sequence", "interleaved"):
+        passes(message(write=release, read=acquire), grid=2, buffers=buffers(), order=order)
+        passes(message(write=relaxed, between="fence.acq_rel.gpu;", read=plain, after="membar.gl;"), grid=2, buffers=buffers(), order=order)
+        for parts in (
+            {"write": relaxed, "read": acquire},
+            {"write": release, "read": plain},
+            {"write": relaxed, "between": "fence.acq_rel.cta;", "read": acquire},
+            {"write": relaxed, "before": "membar.gl;", "read": acquire},  # fences of other warps do not help
+            {"write": release, "read": plain, "last": "membar.gl;"},
+        ):
+            fails_between(message(**parts), buffers(), order)
+
+
+def fails_between(text, buffers, order):
+    with pytest.raises(Fault, match=r"global race: global load of 4 bytes: byte \d+ of data was written by block \(0, 0, 0\) warp"):
+        passes(text, grid=2, buffers=buffers, order=order)
+
+
+def test_two_blocks_write_the_same_output():
+    text = "add.s64 %p, %p, %o; st.global.u32 [%p], %t;"
+    passes(text, buffers=buffer(64, "output"))
+    with pytest.raises(Fault, match=r"global race: global store(.|\n)*was written by block \(0, 0, 0\) warp 0"):
+        passes(text, grid=2, buffers=buffer(64, "output"))
+
+
+def test_warps_of_a_block_race_in_global_memory():
+    text = """add.s64 %q, %p, %o; st.global.u32 [%q], %t; {barrier} xor.b32 %v, %t, 32; mul.wide.u32 %o, %v, 4;
+      add.s64 %q, %p, %o; ld.global.u32 %v, [%q];"""
+    passes(text.replace("{barrier}", "bar.sync 0;"), buffers=buffer(64, "output"))
+    fails(text.replace("{barrier}", ""), "global race", "no barrier between", buffers=buffer(64, "output"))
+
+
 def test_shared_bounds_and_limit():
     text = "add.u32 %s, %s, %four; st.shared.u32 [%s], %t;"
     passes(text, shared_bytes=256)

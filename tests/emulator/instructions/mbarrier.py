@@ -46,9 +46,7 @@ class MBarrier:
             shared.stamp_agent(granules, self.agent, self.phase)
             shared.proxy_generic[granules] = False
         if self.copies or self.clock is not None:
-            mine = np.zeros(clocks.agents, np.int32)
-            mine[self.agent] = self.phase
-            total = clocks.join(self.clock, mine)
+            total = clocks.join(self.clock, clocks.unit(self.agent, self.phase))
             self.done_clock = clocks.join(self.done_clock, total)
         self.copies = []
         self.clock = None

@@ -148,19 +148,19 @@ def getctarank(d, ins):
 # --- access by space ------------------------------------------------------------------------------------
 
 
-def load_bytes(c, space, addresses, size, verb):
+def load_bytes(c, space, addresses, size, verb, strong=False):
     """uint8 [active, size]; addresses of all threads, uint64."""
     index, threads = c.lanes()
     active = addresses if index is None else addresses[index]
     if space == "generic":
-        return _generic(c, active, size, threads, lambda s, a, t: _load(c, s, a, size, t, verb))
-    return _load(c, space, active, size, threads, verb)
+        return _generic(c, active, size, threads, lambda s, a, t: _load(c, s, a, size, t, verb, strong))
+    return _load(c, space, active, size, threads, verb, strong)
 
 
-def _load(c, space, active, size, threads, verb):
+def _load(c, space, active, size, threads, verb, strong=False):
     if space in ("global", "const"):
         c.count_bytes("global load", size * len(active))
-        return c.memory.load(active, size, threads, verb)
+        return c.memory.load(active, size, threads, verb, strong)
     if space.startswith("shared"):
         c.count_bytes("shared load", size * len(active))
         out = np.empty((len(active), size), np.uint8)
@@ -177,22 +177,22 @@ def _load(c, space, active, size, threads, verb):
     raise AssertionError(space)
 
 
-def store_bytes(c, space, addresses, data, verb):
+def store_bytes(c, space, addresses, data, verb, strong=False):
     """data: uint8 [threads, size]."""
     index, threads = c.lanes()
     active, values = (addresses, data) if index is None else (addresses[index], data[index])
     if space == "generic":
-        _generic(c, active, data.shape[1], threads, lambda s, a, t: _store(c, s, a, values[c.select(a)], t, verb), True)
+        _generic(c, active, data.shape[1], threads, lambda s, a, t: _store(c, s, a, values[c.select(a)], t, verb, strong), True)
         return
-    _store(c, space, active, values, threads, verb)
+    _store(c, space, active, values, threads, verb, strong)
 
 
-def _store(c, space, active, values, threads, verb):
+def _store(c, space, active, values, threads, verb, strong=False):
     size = values.shape[1]
     if space == "global":
         c.count_bytes("global store", size * len(active))
-        c.memory.store(active, values, threads, verb)
-        check_same(c.memory.load(active, size, threads), values, active, threads, "global")
+        c.memory.store(active, values, threads, verb, strong)
+        check_same(c.memory.load(active, size, threads, strong=True), values, active, threads, "global")
     elif space.startswith("shared"):
         c.count_bytes("shared store", size * len(active))
         for shared, positions, offsets, ids in c.shared_targets(active, threads):
@@ -251,6 +251,17 @@ def _memory_form(d, ins):
     return kind, vector, space
 
 
+STRONG = ("acquire", "release", "acq_rel", "volatile", "relaxed", "sc", "mmio")
+
+
+def strong_lanes(c, addresses, action):
+    """action(address, warp) for every active thread, each pair once."""
+    index, threads = c.lanes()
+    active = addresses if index is None else addresses[index]
+    for address, warp in sorted(set(zip(active.tolist(), (threads >> 5).tolist(), strict=True))):
+        action(address, warp)
+
+
 @instruction("ld", "ldu", forms=("ld{.order.scope}{.space}{.cache}{.v2|v4}.type",))
 def ld(d, ins):
     kind, _, space = _memory_form(d, ins)
@@ -262,14 +273,18 @@ def ld(d, ins):
     size = dtype.itemsize * len(targets)
     verb = "load"
     wide_note = space in ("global", "generic") and size
-    acquire = any(m in ins.modifiers for m in ("acquire", "volatile", "relaxed"))
+    strong = any(m in ins.modifiers for m in STRONG)
+    acquire = "acquire" in ins.modifiers and "cta" not in ins.modifiers
 
     def run(c):
-        data = load_bytes(c, space, address(c), size, verb)
+        where = address(c)
+        data = load_bytes(c, space, where, size, verb, strong)
         if wide_note:
             c.count_width("global load", size, len(data))
-        if acquire:
+        if strong:
             c.polled()
+            if wide_note:
+                strong_lanes(c, where, lambda a, warp: c.clocks.strong_read(a, warp, acquire))
         columns = data.view(raw)
         index = c.lanes()[0]
         for place, write in enumerate(writes):
@@ -295,12 +310,17 @@ def st(d, ins):
     address = d.address(ins.operands[0], ins)
     dtype = np.dtype(TYPES[kind])
     size = dtype.itemsize * len(sources)
+    strong = any(m in ins.modifiers for m in STRONG)
+    release = "release" in ins.modifiers and "cta" not in ins.modifiers
 
     def run(c):
         data = np.empty((c.T, len(reads)), dtype)
         for place, read in enumerate(reads):
             data[:, place] = read(c)
-        store_bytes(c, space, address(c), data.view(np.uint8), "store")
+        where = address(c)
+        store_bytes(c, space, where, data.view(np.uint8), "store", strong)
+        if strong and space in ("global", "generic"):
+            strong_lanes(c, where, lambda a, warp: c.clocks.strong_write(a, warp, release, False))
         if space in ("global", "generic"):
             c.count_width("global store", size, c.active_count())
 
@@ -376,6 +396,9 @@ def atomic(d, ins):
     dtype = np.dtype(TYPES[kind])
     size = dtype.itemsize
     function = None if op == "cas" else _atomic_function(op, kind, ins)
+    everywhere = "cta" not in ins.modifiers and space in ("global", "generic")
+    acquire = everywhere and any(w in ins.modifiers for w in ("acquire", "acq_rel", "sc"))
+    release = everywhere and any(w in ins.modifiers for w in ("release", "acq_rel", "sc"))
 
     def run(c):
         index, threads = c.lanes()
@@ -394,12 +417,16 @@ def atomic(d, ins):
             for element, value in enumerate(values):
                 where = addresses[place : place + 1] + np.uint64(element * size)
                 here = threads[place : place + 1]
+                if everywhere:
+                    c.clocks.strong_read(int(where[0]), int(here[0]) >> 5, acquire)
                 old = c.atomic_load(space, where, size, here).view(dtype)[0]
                 if swap is not None:
                     new = swaps[place : place + 1] if old[0] == value[place] else old
                 else:
                     new = np.asarray(function(old, value[place : place + 1]), dtype)
                 c.atomic_store(space, where, new.view(np.uint8).reshape(1, size), here, changed=bool((old != new).any()))
+                if everywhere:
+                    c.clocks.strong_write(int(where[0]), int(here[0]) >> 5, release, True)
                 if element == 0:
                     olds[place] = old[0]
         if write is not None:

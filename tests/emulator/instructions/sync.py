@@ -1,6 +1,6 @@
 """Fences, warp barriers and the like; the block barriers and branches themselves are run by `machine`.
 Called through the registry of `decode`.
-Assumes blocks see each other's writes at once: a fence between blocks has nothing to do."""
+Assumes a fence of gpu scope orders all of its warp's accesses; values themselves are seen at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def fence(d, ins):
         if kind == "async":
             return lambda c: c.proxy_fence()
         return lambda c: None
-    m.ignore("cta", "cluster", "gpu", "sys", "gl", "acq_rel", "sc", "acquire", "release", "mbarrier_init",
+    wide = m.take("cluster", "gpu", "sys", "gl")
+    m.ignore("cta", "acq_rel", "sc", "acquire", "release", "mbarrier_init",
              "sync_restrict::shared::cta", "sync_restrict::shared::cluster")  # fmt: skip
     m.done()
-    return lambda c: None
+    return (lambda c: c.fence()) if wide else (lambda c: None)
 
 
 def warp_barrier(d, ins, mask_operand):
