@@ -57,8 +57,8 @@ class Stub:
             from humming_compile.toolkit import Toolkit
             toolkit = Toolkit(library=Path("libnvrtc.so.13"), version=(13, 0), build="stub", origin="test",
                               header_version="13.0")
-            def make(workers=2, timeout_seconds=30.0, cache_folder={str(self.cache)!r}):
-                settings = Settings(cache_folder=cache_folder, workers=workers, timeout_seconds=timeout_seconds)
+            def make(workers=2, timeout_seconds=30.0, cache_folder={str(self.cache)!r}, **more):
+                settings = Settings(cache_folder=cache_folder, workers=workers, timeout_seconds=timeout_seconds, **more)
                 return CompileService(settings, toolkit=toolkit, command={self.command()!r})
             service = make()
             def unit(text, name="kernel"):

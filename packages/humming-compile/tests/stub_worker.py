@@ -1,11 +1,13 @@
 """A worker with a stub compiler, for tests: `python stub_worker.py COUNT_FILE [VERSION]`.
 
 Started by pools in tests in place of `python -m humming_compile.worker`.
-Assumes that the unit's first line tells what to do: "// sleep 0.3", "// hang", "// exit 3", "// print", "// fail TEXT".
+Assumes that the unit's first line tells what to do: "// sleep 0.3", "// hang", "// exit 3", "// kill",
+"// memory", "// print", "// fail TEXT".
 """
 
 import hashlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -38,6 +40,9 @@ class StubCompiler:
             os._exit(int(words[1]))
         elif words[0] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif words[0] == "memory":
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+            bytearray(2 << 30)
         elif words[0] == "print":
             print("text on the standard output")
             os.write(1, b"more of it\n")

@@ -1,4 +1,4 @@
-"""Long-lived compiler processes: started on demand, one request at a time each, ended on time-out and at exit.
+"""Long-lived compiler processes: started on demand, one request at a time, ended on time-out, when idle and at exit.
 
 Called by CompileService from any number of threads.
 Assumes POSIX pipes. A worker that dies or hangs costs its own request only; a forked child gets workers of its own.
@@ -27,6 +27,7 @@ from humming_compile.errors import (
     WorkerCrashError,
     WorkerTimeoutError,
 )
+from humming_compile.idle import IdleWatch
 from humming_compile.protocol import Message
 
 _LOG_TAIL = 8192
@@ -134,7 +135,7 @@ class Worker:
 
 
 class Pool:
-    """At most `size` workers that run `command`.
+    """At most `size` workers that run `command`; one without work for `idle_seconds` is ended.
 
     `check_hello` sees what a new worker tells of its compiler and raises when it will not do.
     """
@@ -145,11 +146,13 @@ class Pool:
         *,
         size: int,
         timeout: float,
+        idle_seconds: float,
         check_hello: Callable[[dict[str, Any]], None] = lambda hello: None,
     ) -> None:
         self._command = tuple(command)
         self.size = size
         self._timeout = timeout
+        self._idle_seconds = idle_seconds
         self._check_hello = check_hello
         self._closed = False
         self.hello: dict[str, Any] | None = None  # what the newest worker said of its compiler
@@ -161,7 +164,7 @@ class Pool:
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._idle: list[Worker] = []
+        self._idle: list[tuple[float, Worker]] = []  # since when; the longest idle first, the next to be used last
         self._starting = 0
 
     def run(self, message: Message | None, name: str, target: str) -> Message:
@@ -236,7 +239,7 @@ class Pool:
                 if self._closed:
                     raise ServiceClosedError("the compile service was closed: make a new one")
                 while self._idle:
-                    worker = self._idle.pop()
+                    _, worker = self._idle.pop()
                     if worker.alive():
                         return worker
                     self._workers.discard(worker)
@@ -261,12 +264,26 @@ class Pool:
         with self._changed:
             kept = kept and not self._closed
             if kept:
-                self._idle.append(worker)
+                self._idle.append((time.monotonic(), worker))
             else:
                 self._workers.discard(worker)
             self._changed.notify()
-        if not kept:
+        if kept:
+            _idle_watch.start()
+        else:
             worker.stop()
+
+    def end_idle(self) -> float | None:
+        """Ends workers that have been idle for too long; the seconds until the next one will be, None without any."""
+        ended = []
+        with self._changed:
+            while self._idle and self._idle[0][0] + self._idle_seconds <= time.monotonic():
+                ended.append(self._idle.pop(0)[1])
+            self._workers.difference_update(ended)
+            remaining = self._idle[0][0] + self._idle_seconds - time.monotonic() if self._idle else None
+        for worker in ended:
+            worker.stop()
+        return remaining
 
     def _forget_after_fork(self) -> None:
         for worker in self._workers:
@@ -316,8 +333,27 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _no_fork_now = threading.RLock()
 
 
+def _end_idle_workers() -> float | None:
+    remaining = [seconds for pool in list(_pools) if (seconds := pool.end_idle()) is not None]
+    return max(0.01, min(remaining)) if remaining else None
+
+
+_idle_watch = IdleWatch(_end_idle_workers)
+
+
+def _before_fork() -> None:
+    _no_fork_now.acquire()
+    _idle_watch.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    _idle_watch.after_fork_in_parent()
+    _no_fork_now.release()
+
+
 def _after_fork_in_child() -> None:
     _no_fork_now.release()
+    _idle_watch.after_fork_in_child()
     for pool in list(_pools):
         pool._forget_after_fork()
 
@@ -328,6 +364,4 @@ def _end_workers(workers: set[Worker]) -> None:
         worker.kill()
 
 
-os.register_at_fork(
-    before=_no_fork_now.acquire, after_in_parent=_no_fork_now.release, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -86,6 +86,7 @@ class CompileService:
                     command,
                     size=self.settings.workers,
                     timeout=self.settings.timeout_seconds,
+                    idle_seconds=self.settings.idle_seconds,
                     check_hello=partial(_check_hello, self.toolkit),
                 )
             return self._pool

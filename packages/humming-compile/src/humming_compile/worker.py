@@ -7,6 +7,7 @@ Assumes that the parent owns the other ends of the pipes: when they close, this 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,8 @@ from typing import Any, BinaryIO, Protocol
 
 from humming_compile.nvrtc import Compiled, Nvrtc, NvrtcError
 from humming_compile.protocol import Message, encode, read_message
+
+_LOOK_SECONDS = 2
 
 
 class Compiler(Protocol):
@@ -37,7 +40,8 @@ def serve(make_compiler: Callable[[], Compiler]) -> None:
     """Answers requests until the standard input ends. Nothing but messages reaches the pipe of the standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it ends this process if it likes
     requests, answers = _take_standard_streams()
-    threading.Thread(target=_leave_with_parent, args=(requests.fileno(),), daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(requests.fileno(), os.getppid()), daemon=True).start()
+    _be_the_first_to_go()
     try:
         compiler = make_compiler()
     except NvrtcError as error:
@@ -81,12 +85,23 @@ def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
     return requests, answers
 
 
-def _leave_with_parent(requests: int) -> None:
-    """Ends this process when the parent's end of the pipe closes, also in the middle of a compile."""
+def _leave_with_parent(requests: int, parent: int) -> None:
+    """Ends this process when the parent's end of the pipe closes or the parent ends, also in the middle of a compile.
+
+    The pipe tells at once. It stays open where another child of the parent holds a copy of its end, so the parent is
+    looked at too.
+    """
     poll = select.poll()
     poll.register(requests, 0)  # only hang-up and error are told
-    poll.poll()
+    while not poll.poll(_LOOK_SECONDS * 1000) and os.getppid() == parent:
+        pass
     os._exit(0)
+
+
+def _be_the_first_to_go() -> None:
+    """Where memory runs out, the system is to end this process and not the one that it works for."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
 
 
 def main(arguments: list[str] | None = None) -> None:
