@@ -153,10 +153,11 @@ def stage_groups(layer: LayerConfig, tuning: TuningConfig) -> int:
 
 def shared_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
     """Dynamic shared memory of a block: the rings of all groups of warps, or the slices of the final sum."""
-    rings = tuning.warps_k * tuning.stages * stage_bytes(layer, tuning)
+    ring = tuning.stages * stage_bytes(layer, tuning)
     if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
         exchange = tuning.block_n * tuning.block_m * 4 // 2 if tuning.cluster_k > 1 else 0
-        return rings + exchange + 16 * tuning.stages + 16  # a full and an empty barrier for each stage, one flag
+        return ring + exchange + 16 * tuning.stages + 16  # a full and an empty barrier for each stage, one flag
+    rings = tuning.warps_k * ring
     tiles = tuning.block_m // 8 // tuning.warps_m
     per_tile = tuning.warps_k * tuning.warps_m * 8 * (tuning.block_n + 4) * 4
     slice_tiles = next((count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1)

@@ -222,11 +222,16 @@ def _check_specialized(tuning: TuningConfig, arch: Arch) -> list[str]:
         reasons.append(
             f"warp-specialised kernels need wgmma, which {arch.name} does not have; use the multistage pipeline"
         )
-    fixed = {"block_n": 128, "warps_n": 8, "warps_m": 1, "warps_k": 1, "blocks_per_multiprocessor": 1}
+    fixed = {"block_n": 128, "warps_n": 8, "warps_m": 1, "blocks_per_multiprocessor": 1}
     wrong = [f"{name} = {getattr(tuning, name)}" for name, value in fixed.items() if getattr(tuning, name) != value]
     if wrong:
         wanted = ", ".join(f"{name} = {value}" for name, value in fixed.items())
         reasons.append(f"warp-specialised kernels have {wanted}; got {', '.join(wrong)}")
+    if tuning.warps_k != 1 and (tuning.warps_k != 2 or tuning.cluster_k != 2 or tuning.block_m > 64):
+        reasons.append(
+            "warp-specialised kernels have warps_k = 1, or 2 with cluster_k = 2 and up to 64 tokens; got "
+            f"warps_k = {tuning.warps_k}, cluster_k = {tuning.cluster_k}, block_m = {tuning.block_m}"
+        )
     if tuning.block_m > 256:
         reasons.append(f"a wgmma has at most 256 tokens; got block_m = {tuning.block_m}")
     if tuning.scale_place is ScalePlace.ACCUMULATOR:

@@ -68,6 +68,14 @@ def few_kernels(
     while len(kept) > MOST_KERNELS:
         dropped = min(kept, key=lambda kernel: loss([other for other in kept if other != kernel]))
         kept.remove(dropped)
+    # What was taken away early may be missed in the end: exchange kernels while that helps.
+    pool = list(dict.fromkeys(kernel for by_kernel in options for kernel in by_kernel))
+    lowest_loss = loss(kept)
+    for place in range(len(kept)):
+        for kernel in pool:
+            swapped = [*kept[:place], kernel, *kept[place + 1 :]]
+            if kernel not in kept and loss(swapped) < lowest_loss - 1e-9:
+                kept, lowest_loss = swapped, loss(swapped)
     return tuple(
         (m, min((by_kernel[kernel] for kernel in kept if kernel in by_kernel), key=lambda option: option[0])[1])
         for m, by_kernel in zip(bounds, options, strict=True)

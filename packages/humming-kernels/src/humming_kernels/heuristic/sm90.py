@@ -17,7 +17,9 @@ from ._common import M_BOUNDS, deepest, few_kernels
 # Microseconds of an H200, int4 group 128, bf16, cold dirty L2 (docs/hopper.md has the measurements).
 _LAUNCH = 5.3  # an empty pair of events (2.8), prologue, first loads, last stores
 _HBM_BYTES = 4.2e6  # per microsecond, all multiprocessors
-_L2_BYTES = 7.0e6  # per microsecond, all multiprocessors
+_L2_BYTES = 8.2e6  # per microsecond, all multiprocessors
+
+_L2_SIZE = 60e6  # bytes
 
 _STAGE_K = 128
 _TOKEN_STAGE = 0.0052  # tensor cores: one token x 128 features x 128 k
@@ -80,6 +82,8 @@ def wgmma_cost(layer: LayerConfig, tuning: TuningConfig, device: DeviceFacts, m:
     weight_bytes = layer.n * layer.k * bits / 8
     token_bytes = tiles_n * m * layer.k * 2
     memory = max(weight_bytes / _HBM_BYTES, (weight_bytes * tiles_m + token_bytes) / _L2_BYTES)
+    if tuning.split_k == 0 and tiles > device.multiprocessors and 2 * m * layer.k > _L2_SIZE / 2:
+        memory = max(memory, token_bytes / _HBM_BYTES)  # runs of tiles of their own: nobody shares tokens in L2
     busy = min(1.0, blocks / device.multiprocessors)
     return _LAUNCH + max(length, memory / max(busy, 0.25))
 

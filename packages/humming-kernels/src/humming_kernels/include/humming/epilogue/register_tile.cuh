@@ -1,5 +1,5 @@
-// Sums that stay in the registers of two warpgroups: partial tiles through the workspace, then scale, bias and store.
-// Called by kernels/dense_wgmma once per segment, by the threads that multiply; no shared memory but one flag.
+// Sums in the registers of a pair of warpgroups: partial tiles through the workspace, then scale, bias and store.
+// Called by kernels/dense_wgmma once per segment, by a pair of warpgroups; no shared memory but one flag.
 // Assumes 16 features per warp in the register order of mma/mma_sync_tile; a split tile is added in a fixed order.
 #pragma once
 
@@ -28,7 +28,7 @@ template <LayerConfig kLayer, ComputeConfig kCompute, TuningConfig kTuning, bool
 struct RegisterTile {
   using Shape = base::Shape<kLayer, kTuning>;
   static constexpr int kTiles = Shape::kTiles;
-  static constexpr int kThreads = Shape::kMultiplyThreads;
+  static constexpr int kThreads = Shape::kGroupThreads;
   static constexpr i64 kTileFloats = kTuning.block_n * kTuning.block_m;
 
   using Exchange = ClusterExchange<kTiles, kThreads>;
@@ -78,14 +78,26 @@ struct RegisterTile {
     const int end = first + schedule.contributors(tile_index);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
+    // The reads of several blocks at once, added in their order.
+    constexpr int kAtOnce = kTiles <= 8 ? 4 : kTiles <= 16 ? 2 : 1;
 #pragma unroll 1
-    for (int block = first; block < end; ++block) {
-      const i64 slot = schedule.workspace_slot(tile_index, block);
+    for (int block = first; block < end; block += kAtOnce) {
+      Floats4 parts[kAtOnce][kTiles];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const Floats4 part = arch::sm75::load_global_floats4_l2(place(slot, tile));
+      for (int b = 0; b < kAtOnce; ++b) {
+        const i64 slot = schedule.workspace_slot(tile_index, base::minimum(block + b, end - 1));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[tile][i] += part.value[i];
+        for (int tile = 0; tile < kTiles; ++tile) parts[b][tile] = arch::sm75::load_global_floats4_l2(place(slot, tile));
+      }
+#pragma unroll
+      for (int b = 0; b < kAtOnce; ++b) {
+        if (block + b < end) {
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[tile][i] += parts[b][tile].value[i];
+          }
+        }
       }
     }
   }

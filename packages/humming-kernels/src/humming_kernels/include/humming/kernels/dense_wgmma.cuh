@@ -48,6 +48,7 @@ struct DenseWgmma {
   static constexpr int kThreads = Shape::kThreads;
   static constexpr int kSharedBytes = Shape::kSharedBytes;
   static constexpr int kWarps = Shape::kMultiplyThreads / 32;
+  static constexpr int kGroups = kTuning.warps_k;  // pairs of warpgroups that take every kGroups-th stage
   static constexpr int kParts = Shape::kStrips + 1 + (LineCopy::kBytes > 0 ? 1 : 0);  // warps that copy
   static constexpr int kTiles = Shape::kTiles;
   static constexpr int kLoadSteps = base::kStepK / kLayer.weight_bits;  // steps of k in one 16-byte load of a lane
@@ -55,15 +56,18 @@ struct DenseWgmma {
   static constexpr int kBrickLoads = base::kBrickK / base::kStepK / kLoadSteps;
   static constexpr int kWords = Operand::Words::kWords;
   // An even number of batches in a stage keeps the halves of the operand registers known at compile time.
-  static constexpr int kBatchSteps = base::minimum(Shape::kSteps / 2, kTuning.block_m > 128 ? 2 : 4);
+  static constexpr int kMostTokens = kGroups == 1 ? 128 : 64;  // with four steps in a batch
+  static constexpr int kBatchSteps = base::minimum(Shape::kSteps / 2, kTuning.block_m > kMostTokens ? 2 : 4);
   static constexpr int kBatches = Shape::kSteps / kBatchSteps;
-  // 65536 registers = 256 threads x 232 + 128 x 40, within the 168 per thread that the launch begins with.
-  static constexpr int kMultiplyRegisters = 232;
-  static constexpr int kCopyRegisters = 40;
+  // One pair: 256 threads x 232 + 128 x 40 registers, within the 168 for each of 384 threads that the launch begins with.
+  // Two pairs: 512 x 112 + 128 x 24, within 96 for each of 640.
+  static constexpr int kMultiplyRegisters = kGroups == 1 ? 232 : 112;
+  static constexpr int kCopyRegisters = kGroups == 1 ? 40 : 24;
 
   static_assert(kParts <= base::kWarpgroupThreads / 32, "one warpgroup copies");
   static_assert(kTuning.block_n == 128 && kTuning.warps_n == 8, "two warpgroups of 64 features");
-  static_assert(kTuning.warps_m == 1 && kTuning.warps_k == 1, "the warpgroups share all tokens and all of k");
+  static_assert(kTuning.warps_m == 1, "a pair of warpgroups shares all tokens");
+  static_assert(kGroups == 1 || (kGroups == 2 && kCluster), "two pairs need a ring that nobody fills at the end");
   static_assert(kBatches % 2 == 0 && kBatches * kBatchSteps == Shape::kSteps, "batches must fill a stage evenly");
   static_assert(kTuning.scale_place != ScalePlace::kAccumulator, "scales belong on the operand or in the epilogue");
 
@@ -74,16 +78,13 @@ struct DenseWgmma {
     const Epilogue epilogue{arguments, reinterpret_cast<int*>(dynamic_shared + Shape::kBroadcastOffset),
                             {shared + Shape::kExchangeOffset, shared + Shape::kBroadcastOffset}};
     if (threadIdx.x == 0) {
-      ring.initialise(kParts, kWarps);
+      ring.initialise(kParts, Shape::kGroupWarps);
       if constexpr (kCluster) epilogue.exchange.initialise();
       arch::sm90::fence_barrier_init();
     }
-    if constexpr (kCluster) {
-      arch::sm90::cluster_arrive();
-      arch::sm90::cluster_wait();
-    } else {
-      __syncthreads();
-    }
+    __syncthreads();
+    // Waited for before the exchange: the other block's barrier must be there by then, and need not be now.
+    if constexpr (kCluster) arch::sm90::cluster_arrive();
     if (threadIdx.x >= Shape::kMultiplyThreads) {
       arch::sm90::decrease_registers<kCopyRegisters>();
       const int part = threadIdx.x / 32 - kWarps;
@@ -128,7 +129,9 @@ struct DenseWgmma {
   static __device__ __forceinline__ void multiply(const base::DenseArguments& arguments, Ring ring, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 % 4;
-    const int strip = threadIdx.x / base::kWarpgroupThreads;
+    const int strip = threadIdx.x / base::kWarpgroupThreads % Shape::kStrips;
+    const int group = threadIdx.x / Shape::kGroupThreads;
+    if (group == 1) ring.advance();
     const u32 weight_offset = arch::sm75::keep_in_register(
         Shape::kWeightOffset + strip * Shape::kStageBricks * Shape::kBrickBytes + warp * Shape::kAtomBytes + lane * 16);
     const u32 line_offset =
@@ -143,12 +146,12 @@ struct DenseWgmma {
       u32 used = 0;  // empty barrier of the stage whose last batch may still run
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
-      if (segment.stages > 0) {
+      if (group < segment.stages) {
         ring.wait_full();
         load(values, ring.stage, weight_offset, line_offset);
       }
 #pragma unroll 1
-      for (int i = 0; i < segment.stages; ++i) {
+      for (int i = group; i < segment.stages; i += kGroups) {
         const u64 tokens = mma::WgmmaTokens::descriptor(ring.stage);
 #pragma unroll
         for (int batch = 0; batch < kBatches; ++batch) {
@@ -174,8 +177,9 @@ struct DenseWgmma {
           if (batch == kBatches - 1) {
             // The codes of the next stage are read while two batches are still to be multiplied.
             const u32 empty = ring.empty();
-            ring.advance();
-            if (i + 1 < segment.stages) {
+#pragma unroll
+            for (int skip = 0; skip < kGroups; ++skip) ring.advance();
+            if (i + kGroups < segment.stages) {
               ring.wait_full();
               load(values, ring.stage, weight_offset, line_offset);
             }
@@ -189,8 +193,37 @@ struct DenseWgmma {
       }
       arch::sm90::wgmma_wait<0>();
       if (used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
+      if constexpr (kGroups == 2) {
+        if (!add_groups(sums, group, ring.first_stage)) return;
+      }
+      if constexpr (kCluster) arch::sm90::cluster_wait();
       epilogue.run(sums, segment, schedule);
     }
+  }
+
+  // Adds the sums of the second pair of warpgroups to those of the first, through the ring, which is empty by then. True
+  // in the first pair.
+  static __device__ __forceinline__ bool add_groups(float (&sums)[kTiles][4], int group, u32 ring) {
+    static_assert(kTiles * Shape::kGroupThreads * 16 <= Shape::kRingBytes, "the ring must hold the sums of a pair");
+    const u32 place = ring + threadIdx.x % Shape::kGroupThreads * 16;
+    arch::sm75::barrier_sync(2, Shape::kMultiplyThreads);  // the last stages have been used
+    if (group == 1) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        arch::sm75::store_shared_16(place + tile * Shape::kGroupThreads * 16,
+                                    {{__float_as_uint(sums[tile][0]), __float_as_uint(sums[tile][1]),
+                                      __float_as_uint(sums[tile][2]), __float_as_uint(sums[tile][3])}});
+      }
+    }
+    arch::sm75::barrier_sync(2, Shape::kMultiplyThreads);
+    if (group == 1) return false;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const base::Words4 other = arch::sm75::load_shared_16(place + tile * Shape::kGroupThreads * 16);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[tile][i] += __uint_as_float(other.word[i]);
+    }
+    return true;
   }
 
   static __device__ __forceinline__ void load(StageValues& values, u32 stage, u32 weight_offset, u32 line_offset) {
