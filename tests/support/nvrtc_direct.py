@@ -58,23 +58,7 @@ class DirectNvrtc:
 
     def build(self, unit_text: str, headers: Mapping[str, str], target: str, options: Iterable[str] = ()) -> Built:
         """The cubin of a unit. Raises NvrtcRefusedError with the log."""
-        nvrtc = self._nvrtc
-        _, program = nvrtc.nvrtcCreateProgram(
-            unit_text.encode(),
-            b"unit.cu",
-            len(headers),
-            [text.encode() for text in headers.values()],
-            [name.encode() for name in headers],
-        )
-        try:
-            arguments = [option.encode() for option in (*OPTIONS, f"--gpu-architecture={target}", *options)]
-            (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
-            log = self._text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-            if int(result) != 0:
-                raise NvrtcRefusedError(log)
-            cubin = self._text(program, "CUBIN")
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
+        log, cubin = self._compile(unit_text, headers, (f"--gpu-architecture={target}", *options), "CUBIN")
         spills = [tuple(map(int, found)) for found in _SPILLS.findall(log)]
         return Built(
             cubin=cubin,
@@ -85,6 +69,32 @@ class DirectNvrtc:
             static_shared_bytes=max(map(int, _STATIC_SHARED.findall(log)), default=0),
             serialised=tuple(_SERIALISED.findall(log)),
         )
+
+    def ptx(self, unit_text: str, headers: Mapping[str, str], target: str) -> str:
+        """The PTX of a unit. Raises NvrtcRefusedError with the log."""
+        option = f"--gpu-architecture={target.replace('sm_', 'compute_')}"
+        return self._compile(unit_text, headers, (option,), "PTX")[1].rstrip(b"\0").decode()
+
+    def _compile(
+        self, unit_text: str, headers: Mapping[str, str], options: Iterable[str], output: str
+    ) -> tuple[str, bytes]:
+        nvrtc = self._nvrtc
+        _, program = nvrtc.nvrtcCreateProgram(
+            unit_text.encode(),
+            b"unit.cu",
+            len(headers),
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
+        )
+        try:
+            arguments = [option.encode() for option in (*OPTIONS, *options)]
+            (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
+            log = self._text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            if int(result) != 0:
+                raise NvrtcRefusedError(log)
+            return log, self._text(program, output)
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
 
     def _text(self, program: Any, kind: str) -> bytes:
         _, size = getattr(self._nvrtc, f"nvrtcGet{kind}Size")(program)

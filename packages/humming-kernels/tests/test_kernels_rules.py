@@ -95,6 +95,7 @@ REFUSED = [
     specialized("need wgmma, which sm_80 does not have", target="sm_80"),
     specialized("need wgmma, which sm_100a does not have", target="sm_100a"),
     specialized("got block_n = 64, warps_n = 4", block_n=64, warps_n=4),
+    specialized("got warps_k = 4, cluster_k = 1, block_m = 64", warps_k=4),
     specialized("at most 256 tokens; got block_m = 264", block_m=264),
     specialized("multiply group scales onto the operand", scale_place=ScalePlace.ACCUMULATOR),
     Refused(
