@@ -2,10 +2,15 @@
 Called by the tests of humming-format, as fixtures.
 Assumes numpy and the packages that exporters write with: safetensors and gguf."""
 
+import base64
 import json
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+from humming_format.checkpoint import decode_rows
+from humming_format.reference import round_to_f32
 from safetensors.numpy import save_file
 
 
@@ -131,3 +136,83 @@ def write_gguf(tmp_path):
         return path, truth
 
     return write
+
+
+DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "int8": "I8", "uint8": "U8", "int16": "I16"}
+DTYPES |= {"int32": "I32", "int64": "I64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+DTYPES |= {"float8_e8m0fnu": "F8_E8M0", "bool": "BOOL"}
+
+
+def write_raw(path, tensors):
+    """A safetensors file of {name: (torch's name of the dtype, shape, bytes)}, for dtypes that numpy does not have."""
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    raw = json.dumps(header).encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + b"".join(data for _, _, data in tensors.values()))
+
+
+class Golden:
+    """A file of tests/golden: a checkpoint as an exporter's own package made it, and what it decodes it to."""
+
+    def __init__(self, name):
+        document = json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
+        self.config, self.config_file = document["config"], document["config_file"]
+        self.tensors = {key: self.unpacked(entry) for key, entry in document["tensors"].items()}
+        self.expected = {
+            key: np.frombuffer(self.unpacked(entry)[2], np.float32).reshape(entry["shape"])
+            for key, entry in document["expected"].items()
+        }
+
+    @staticmethod
+    def unpacked(entry):
+        return entry["dtype"], tuple(entry["shape"]), zlib.decompress(base64.b64decode(entry["data"]))
+
+    def array(self, name):
+        """A stored tensor as numpy; 8-bit floats as their bytes, bfloat16 as uint16."""
+        dtype, shape, data = self.tensors[name]
+        kind = {"bfloat16": np.uint16}.get(dtype) or (np.uint8 if dtype.startswith("float8") else np.dtype(dtype))
+        return np.frombuffer(data, kind).reshape(shape)
+
+    def put(self, name, array, dtype=None):
+        """Replace or add a stored tensor."""
+        self.tensors[name] = (dtype or str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes())
+
+    def write(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_raw(folder / "model.safetensors", self.tensors)
+        (folder / self.config_file).write_text(json.dumps(self.config))
+        return folder
+
+
+@pytest.fixture
+def golden():
+    return Golden
+
+
+def decoded(layer, rows=None):
+    """The exact decode of a layer, each value rounded to f32 once."""
+    exact = decode_rows(layer, range(layer.n) if rows is None else rows)
+    return np.array([[float(round_to_f32(value)) for value in row] for row in exact], np.float32)
+
+
+@pytest.fixture(name="decoded")
+def decoded_fixture():
+    return decoded
+
+
+def same_bits(ours, theirs):
+    """Equal in every bit, NaN by NaN and zeros by sign."""
+    return (
+        ours.shape == theirs.shape
+        and np.array_equal(
+            np.where(np.isnan(ours), 0, ours.view(np.uint32)), np.where(np.isnan(theirs), 0, theirs.view(np.uint32))
+        )
+        and np.array_equal(np.isnan(ours), np.isnan(theirs))
+    )
+
+
+@pytest.fixture(name="same_bits")
+def same_bits_fixture():
+    return same_bits

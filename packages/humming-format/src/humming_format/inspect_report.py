@@ -92,16 +92,16 @@ def _place(place: TensorPlace) -> dict[str, Any]:
 def _totals(checkpoint: Checkpoint) -> dict[str, Any]:
     quantized = checkpoint.quantized
     plain = [entry for entry in checkpoint.layers if entry.weight is None]
-    weights = sum(entry.n * entry.k for entry in quantized)
+    weights = sum(entry.weights for entry in quantized)
     stored = sum(entry.stored_bytes for entry in quantized)
-    bits = sum(entry.bits_per_weight * entry.n * entry.k for entry in quantized)
+    bits = sum(entry.bits_per_weight * entry.weights for entry in quantized)
     return {
         "quantized_layers": len(quantized),
         "quantized_weights": weights,
         "quantized_bytes": stored,
         "quantized_bits_per_weight": bits / weights if weights else 0.0,
         "other_layers": len(plain),
-        "other_layer_weights": sum(entry.n * entry.k for entry in plain),
+        "other_layer_weights": sum(entry.weights for entry in plain),
         "other_layer_bytes": sum(entry.stored_bytes for entry in plain),
         "other_tensors": len(checkpoint.others),
         "other_bytes": sum(place.nbytes for place in checkpoint.others),

@@ -6,15 +6,20 @@ from .entry import Checkpoint, LayerEntry, TensorPlace
 from .exact import decode_rows, group_of_column
 from .gguf import BLOCKS
 from .layout import GgufBlock, GptqLayout
+from .matrix_layout import FieldLayout, MatrixLayout, NestedScale, StoredScale
 from .read import KNOWN_METHODS, read_checkpoint
 
 __all__ = [
     "BLOCKS",
     "KNOWN_METHODS",
     "Checkpoint",
+    "FieldLayout",
     "GgufBlock",
     "GptqLayout",
     "LayerEntry",
+    "MatrixLayout",
+    "NestedScale",
+    "StoredScale",
     "TensorPlace",
     "decode_rows",
     "group_of_column",

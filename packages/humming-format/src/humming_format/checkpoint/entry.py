@@ -9,9 +9,11 @@ from pathlib import Path
 
 import attrs
 
+from ..activation import ActivationFormat
 from ..errors import CheckpointError
 from ..weight import WeightFormat
 from .layout import GgufBlock, GptqLayout
+from .matrix_layout import MatrixLayout
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +29,11 @@ class TensorPlace:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+    def part(self, index: int) -> TensorPlace:
+        """The tensor at one index of the first side, as a place of its own."""
+        size = self.nbytes // self.shape[0]
+        return attrs.evolve(self, shape=self.shape[1:], offset=self.offset + index * size, nbytes=size)
 
     def read(self) -> bytes:
         """The bytes of the tensor. Raises CheckpointError when the file has become shorter or unreadable."""
@@ -54,12 +61,17 @@ class TensorPlace:
 
 @attrs.frozen(kw_only=True)
 class LayerEntry:
-    """One weight matrix [n, k].
+    """One weight matrix [n, k], or a stack of one per expert.
 
     `method` names the way of storing: "gptq", "gptq_v2", "gguf:Q4_1", "float16", ... `weight` is None for matrices that
     are not quantized, and for kinds that this version does not describe; `layout` is None with it.
-    `tensors` by role: "codes", "scale", "zero_point", "group_index", "bias" for GPTQ, "blocks" for GGUF, "weight" for a
-    plain matrix. `column_order`: the columns must be sorted by their group index ("group_index") before packing.
+    `tensors` by role: "codes", "scale", "zero_point", "outer_scale", "group_index", "bias", "activation_scale",
+    "activation_outer_scale", and more that a layout names; "blocks" for GGUF, "weight" for a plain matrix.
+    `column_order`: the columns must be sorted by their group index ("group_index") before packing.
+    `activation`: how the exporter wants the input quantized; None where it says nothing.
+    `experts`: every tensor has a first side of that many experts, and `expert(index)` is one of them.
+    `parts`: the projections that the rows belong to, in order, each taking as many rows, one part after the other or,
+    if `interleaved`, in turns row by row; empty for a single projection.
     """
 
     name: str
@@ -68,8 +80,31 @@ class LayerEntry:
     method: str
     tensors: Mapping[str, TensorPlace]
     weight: WeightFormat | None = None
-    layout: GptqLayout | GgufBlock | None = None
+    layout: GptqLayout | GgufBlock | MatrixLayout | None = None
     column_order: bool = False
+    activation: ActivationFormat | None = None
+    experts: int | None = None
+    parts: tuple[str, ...] = ()
+    interleaved: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Number of weights, of all experts."""
+        return self.n * self.k * (1 if self.experts is None else self.experts)
+
+    def expert(self, index: int) -> LayerEntry:
+        """One expert of a stack. Raises CheckpointError when there is no such expert."""
+        if self.experts is None or not 0 <= index < self.experts:
+            raise CheckpointError(
+                f"layer {self.name} has no expert {index}",
+                got="no stack of experts" if self.experts is None else f"{self.experts} experts",
+            )
+        return attrs.evolve(
+            self,
+            name=f"{self.name}.{index}",
+            experts=None,
+            tensors={role: place.part(index) for role, place in self.tensors.items()},
+        )
 
     @property
     def stored_bytes(self) -> int:
@@ -79,7 +114,7 @@ class LayerEntry:
     @property
     def bits_per_weight(self) -> float:
         """Stored bits per weight, scales, zero points and group indices included, bias not."""
-        return 8 * sum(place.nbytes for role, place in self.tensors.items() if role != "bias") / (self.n * self.k)
+        return 8 * sum(place.nbytes for role, place in self.tensors.items() if role != "bias") / self.weights
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,9 @@ from ..packing import unpack
 from ..reference import Exact, decode_weight
 from ..zero_point import ZeroPointKind
 from .entry import LayerEntry
+from .exact_matrix import matrix_rows
 from .layout import GgufBlock, GptqLayout
+from .matrix_layout import MatrixLayout
 
 
 def decode_rows(layer: LayerEntry, rows: Iterable[int]) -> list[list[Exact]]:
@@ -21,6 +23,12 @@ def decode_rows(layer: LayerEntry, rows: Iterable[int]) -> list[list[Exact]]:
     for row in wanted:
         if not 0 <= row < layer.n:
             raise CheckpointError(f"layer {layer.name} has no row {row}", wanted=f"0 to {layer.n - 1}")
+    if layer.experts is not None:
+        raise CheckpointError(
+            f"layer {layer.name} is a stack of {layer.experts} experts", remedy="decode layer.expert(0) and so on"
+        )
+    if isinstance(layer.layout, MatrixLayout):
+        return matrix_rows(layer, layer.layout, wanted)
     if isinstance(layer.layout, GptqLayout):
         return _gptq_rows(layer, layer.layout, wanted)
     if isinstance(layer.layout, GgufBlock):

@@ -1,14 +1,12 @@
 """GPTQ checkpoints (v1 and v2): finds the layers, checks every tensor and describes what the bits mean.
-Called by read_checkpoint when the configuration says "gptq".
+Called through the table of exporters when the configuration says "gptq".
 Assumes tensors PREFIX.qweight, .qzeros, .scales and, where there is one, .g_idx and .bias; layout.py draws them."""
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping
-
-import attrs
+from collections.abc import Mapping, Sequence
 
 from ..errors import CheckpointError, shown
 from ..number import number
@@ -17,55 +15,66 @@ from ..scale import ScaleFormat
 from ..weight import WeightFormat
 from ..zero_point import ZeroPointFormat
 from .entry import LayerEntry, TensorPlace
+from .exporter import (
+    FLOAT_NUMBERS,
+    FoundLayers,
+    Options,
+    QuantConfig,
+    check_bias,
+    check_dtype,
+    check_shape,
+    children,
+    take,
+)
 from .gptq_config import CHECKPOINT_FORMATS, GptqConfig
 from .layout import GptqLayout
 
-SCALE_NUMBERS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 ROLES = {"qweight": "codes", "qzeros": "zero_point", "scales": "scale", "g_idx": "group_index", "bias": "bias"}
 _PIECE_BYTES = 1 << 20
+_PACKED = "GPTQ packs codes into int32 words; one value per byte, or other words, is another format"
 
 
-@attrs.frozen(kw_only=True)
-class GptqLayers:
-    """The layers, the names of the tensors that belong to them, the way of storing, and what had to be assumed."""
-
-    layers: tuple[LayerEntry, ...]
-    used: frozenset[str]
-    method: str
-    notes: tuple[str, ...]
+def read_gptq_configs(
+    places: Mapping[str, TensorPlace], configs: Sequence[QuantConfig], options: Options
+) -> FoundLayers:
+    """Describe the layers of a checkpoint; where several configurations exist, they must agree."""
+    found = [GptqConfig.read(config.raw, config.source) for config in configs]
+    first = found[0]
+    for other in found[1:]:
+        for field in ("bits", "group_size", "desc_act", "symmetric", "checkpoint_format"):
+            one, two = getattr(first, field), getattr(other, field)
+            if one != two and not (field == "checkpoint_format" and None in (one, two)):
+                raise CheckpointError(
+                    f"two quantization configurations contradict each other on {field}",
+                    got=f"{shown(one)} in {first.source}, {shown(two)} in {other.source}",
+                    remedy="remove the wrong one",
+                )
+    stating = [config for config in found if config.checkpoint_format is not None]
+    return read_gptq(places, stating[0] if stating else first, options.checkpoint_format)
 
 
 def read_gptq(
     places: Mapping[str, TensorPlace], config: GptqConfig, checkpoint_format: str | None = None
-) -> GptqLayers:
+) -> FoundLayers:
     """Describe every layer with a .qweight. `checkpoint_format` overrides what the configuration says."""
     method, notes = _choose_format(config, checkpoint_format)
     layout = GptqLayout(bits=config.bits, zero_offset=CHECKPOINT_FORMATS[method])
-    prefixes = [name[: -len(".qweight")] for name in places if name.endswith(".qweight")]
-    if not prefixes:
+    modules = {
+        module: stored
+        for module, stored in children(places).items()
+        if "qweight" in stored or "qzeros" in stored or "g_idx" in stored
+    }
+    if not any("qweight" in stored for stored in modules.values()):
         raise CheckpointError(
             f"{config.source} says GPTQ, but there is no tensor named *.qweight", got=f"{len(places)} tensors"
         )
-    known = set(prefixes)
-    for name in places:
-        prefix, _, ending = name.rpartition(".")
-        if ending in ("qzeros", "g_idx") and prefix not in known:
-            raise CheckpointError(f"tensor {shown(prefix + '.qweight')} is missing", got=f"only {shown(name)}")
     layers = []
     used: set[str] = set()
     other_rule: list[str] = []
     wrapping: list[str] = []
-    for prefix in prefixes:
-        tensors = {
-            role: places[f"{prefix}.{ending}"] for ending, role in ROLES.items() if f"{prefix}.{ending}" in places
-        }
-        for ending in ("qzeros", "scales", "g_idx") if config.desc_act else ("qzeros", "scales"):
-            if ROLES[ending] not in tensors:
-                raise CheckpointError(
-                    f"tensor {shown(f'{prefix}.{ending}')} is missing",
-                    got=f"layer {shown(prefix)} with {', '.join(sorted(tensors))}",
-                    remedy="the checkpoint is incomplete: a shard may be missing",
-                )
+    needed = ("qweight", "qzeros", "scales", "g_idx") if config.desc_act else ("qweight", "qzeros", "scales")
+    for prefix, stored in modules.items():
+        tensors = take(prefix, stored, ROLES, needed)
         layer = _read_layer(prefix, tensors, config, method, layout)
         if config.symmetric and _symmetric_rule(layer, config, layout) != layout.zero_offset:
             other_rule.append(prefix)
@@ -84,7 +93,7 @@ def read_gptq(
             "point 0, stored minus one field by field. Exporters that subtract from whole words (GPTQModel writing "
             "gptq) borrow from the next field instead, and cannot be told apart; export such models as gptq_v2"
         )
-    return GptqLayers(layers=tuple(layers), used=frozenset(used), method=method, notes=tuple(notes))
+    return FoundLayers(layers=tuple(layers), used=frozenset(used), method=method, notes=tuple(notes))
 
 
 def _choose_format(config: GptqConfig, asked: str | None) -> tuple[str, list[str]]:
@@ -107,7 +116,7 @@ def _read_layer(
     prefix: str, tensors: Mapping[str, TensorPlace], config: GptqConfig, method: str, layout: GptqLayout
 ) -> LayerEntry:
     codes = tensors["codes"]
-    _check_dtype(codes, ("int32",))
+    check_dtype(codes, ("int32",), _PACKED)
     if len(codes.shape) != 2 or 0 in codes.shape or codes.shape[0] * 32 % config.bits:
         raise CheckpointError(
             f"tensor {shown(codes.tensor)} has the wrong shape",
@@ -116,20 +125,18 @@ def _read_layer(
         )
     n, k = codes.shape[1], codes.shape[0] * 32 // config.bits
     scale = tensors["scale"]
-    _check_dtype(scale, tuple(SCALE_NUMBERS))
-    scale_format = ScaleFormat(number=number(SCALE_NUMBERS[scale.dtype]), group_k=config.group_size)
+    check_dtype(scale, tuple(FLOAT_NUMBERS))
+    scale_format = ScaleFormat(number=number(FLOAT_NUMBERS[scale.dtype]), group_k=config.group_size)
     groups = scale_format.groups_k(k)
     said = f"K {k} in groups of {config.group_size or k} is {groups} groups"
-    _check_shape(scale, (groups, n), said)
-    _check_dtype(tensors["zero_point"], ("int32",))
-    _check_shape(tensors["zero_point"], (groups, words_needed(n, config.bits)), said)
-    if "bias" in tensors:
-        _check_dtype(tensors["bias"], tuple(SCALE_NUMBERS))
-        _check_shape(tensors["bias"], (n,), f"N is {n}")
+    check_shape(scale, (groups, n), said)
+    check_dtype(tensors["zero_point"], ("int32",), _PACKED)
+    check_shape(tensors["zero_point"], (groups, words_needed(n, config.bits)), said)
+    check_bias(tensors, n)
     column_order = False
     if "group_index" in tensors:
-        _check_dtype(tensors["group_index"], ("int32",))
-        _check_shape(tensors["group_index"], (k,), f"K is {k}")
+        check_dtype(tensors["group_index"], ("int32",))
+        check_shape(tensors["group_index"], (k,), f"K is {k}")
         column_order = _needs_column_order(tensors["group_index"], config.group_size or k, groups)
     return LayerEntry(
         name=prefix,
@@ -213,25 +220,3 @@ def _has_all_ones(place: TensorPlace, bits: int) -> bool:
         byte for byte in range(256) if all(byte >> shift & ones != ones for shift in range(0, 8, bits))
     )  # the bytes in which no field is all ones
     return any(piece.translate(None, without) for piece in place.read_pieces(_PIECE_BYTES))
-
-
-def _check_dtype(place: TensorPlace, wanted: tuple[str, ...]) -> None:
-    if place.dtype not in wanted:
-        remedy = None
-        if wanted == ("int32",):
-            remedy = "GPTQ packs codes into int32 words; one value per byte, or other words, is another format"
-        raise CheckpointError(
-            f"tensor {shown(place.tensor)} has the wrong dtype",
-            got=f"{place.dtype} {list(place.shape)}",
-            wanted=" or ".join(wanted),
-            remedy=remedy,
-        )
-
-
-def _check_shape(place: TensorPlace, wanted: tuple[int, ...], why: str) -> None:
-    if place.shape != wanted:
-        raise CheckpointError(
-            f"tensor {shown(place.tensor)} has the wrong shape",
-            got=str(list(place.shape)),
-            wanted=f"{list(wanted)}, since {why}",
-        )

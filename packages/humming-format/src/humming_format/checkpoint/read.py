@@ -5,21 +5,22 @@ Assumes safetensors folders in the usual arrangement (shards, index, config.json
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..errors import CheckpointError, shown
 from .entry import Checkpoint, LayerEntry, TensorPlace
+from .exporter import Options, natural
+from .exporters import EXPORTERS, KNOWN_METHODS, find_configs
 from .gguf import read_gguf
-from .gptq import read_gptq
-from .gptq_config import GptqConfig
 from .json_file import read_object
 from .safetensors_header import read_header
 
-KNOWN_METHODS = ("gptq",)
-"""Values of quant_method that have a reader here."""
+USES_CHECKPOINT_FORMAT = ("gptq",)
+"""Methods for which the argument checkpoint_format means something."""
+
+QUANTIZED_ENDINGS = (".qweight",)
+"""Names of tensors that make no sense without a quantization configuration."""
 
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -31,12 +32,13 @@ def read_checkpoint(path: str | os.PathLike[str], *, checkpoint_format: str | No
     says it wrongly. Only headers, group indices and the zero points of symmetric layers are read, not the weights.
     Raises CheckpointError when something is damaged, missing, contradictory or not described.
     """
+    options = Options(checkpoint_format=checkpoint_format)
     try:
         place = Path(path)
         if place.is_dir():
-            return _read_folder(place, checkpoint_format)
+            return _read_folder(place, options)
         if place.is_file():
-            return _read_file(place, checkpoint_format)
+            return _read_file(place, options)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise CheckpointError(f"{shown(str(path))} cannot be read: {error}") from error
     raise CheckpointError(
@@ -44,24 +46,24 @@ def read_checkpoint(path: str | os.PathLike[str], *, checkpoint_format: str | No
     )
 
 
-def _read_file(path: Path, checkpoint_format: str | None) -> Checkpoint:
+def _read_file(path: Path, options: Options) -> Checkpoint:
     with path.open("rb") as stream:
         start = stream.read(9)
     if start[:4] == b"GGUF" or path.suffix == ".gguf":
-        if checkpoint_format is not None:
+        if options.checkpoint_format is not None:
             raise CheckpointError("checkpoint_format is for GPTQ checkpoints, and this is a GGUF file")
         return read_gguf(path)
     if path.suffix in _PICKLE_ENDINGS or start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] <= b"\x05"):
         raise _pickle_error(path)
     # A safetensors file begins with the length of its header and the header's brace.
     if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return _read_safetensors(path, path.parent, {path.name: read_header(path)}, checkpoint_format)
+        return _read_safetensors(path, path.parent, {path.name: read_header(path)}, options)
     raise CheckpointError(
         f"{path} is of no known kind", got=f"first bytes {shown(start)}", wanted="a .gguf or .safetensors file"
     )
 
 
-def _read_folder(folder: Path, checkpoint_format: str | None) -> Checkpoint:
+def _read_folder(folder: Path, options: Options) -> Checkpoint:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     indexes = [name for name in names if name.endswith(".safetensors.index.json")]
     shards = [name for name in names if name.endswith(".safetensors")]
@@ -69,14 +71,12 @@ def _read_folder(folder: Path, checkpoint_format: str | None) -> Checkpoint:
         raise CheckpointError(f"{folder} holds several indexes", got=", ".join(indexes), wanted="one")
     if indexes:
         headers = _read_index(folder, indexes[0])
-        return _read_safetensors(folder, folder, headers, checkpoint_format)
+        return _read_safetensors(folder, folder, headers, options)
     if shards:
-        return _read_safetensors(
-            folder, folder, {name: read_header(folder / name) for name in shards}, checkpoint_format
-        )
+        return _read_safetensors(folder, folder, {name: read_header(folder / name) for name in shards}, options)
     gguf = [name for name in names if name.endswith(".gguf")]
     if len(gguf) == 1:
-        return _read_file(folder / gguf[0], checkpoint_format)
+        return _read_file(folder / gguf[0], options)
     if gguf:
         raise CheckpointError(
             f"{folder} holds several GGUF files", got=", ".join(gguf[:10]), remedy="give the path of one of them"
@@ -114,7 +114,7 @@ def _read_index(folder: Path, index_name: str) -> dict[str, dict[str, TensorPlac
 
 
 def _read_safetensors(
-    path: Path, folder: Path, headers: Mapping[str, Mapping[str, TensorPlace]], checkpoint_format: str | None
+    path: Path, folder: Path, headers: Mapping[str, Mapping[str, TensorPlace]], options: Options
 ) -> Checkpoint:
     places: dict[str, TensorPlace] = {}
     for header in headers.values():
@@ -125,22 +125,26 @@ def _read_safetensors(
                 )
             places[name] = place
     files = tuple(folder / name for name in headers)
-    config = _find_config(folder)
-    if config is None:
-        if any(name.endswith(".qweight") for name in places):
+    configured = find_configs(folder)
+    if configured is None:
+        marked = [name for name in places if name.endswith(QUANTIZED_ENDINGS)]
+        if marked:
             raise CheckpointError(
-                f"{folder} has quantized tensors (*.qweight) but no quantization configuration",
+                f"{folder} has quantized tensors ({shown(marked[0])}) but no quantization configuration",
                 wanted="quantize_config.json, or quantization_config in config.json",
             )
-        if checkpoint_format is not None:
+        if options.checkpoint_format is not None:
             raise CheckpointError(f"checkpoint_format is for GPTQ checkpoints, and {folder} is not quantized")
         layers, others = _plain_layers(places, frozenset())
         return Checkpoint(
             path=path, container="safetensors", method=None, files=files, layers=tuple(layers), others=tuple(others)
         )
-    found = read_gptq(places, config, checkpoint_format)
+    method, configs = configured
+    if options.checkpoint_format is not None and method not in USES_CHECKPOINT_FORMAT:
+        raise CheckpointError(f"checkpoint_format is for GPTQ checkpoints, and {folder} is one of {method}")
+    found = EXPORTERS[method](places, configs, options)
     layers, others = _plain_layers(places, found.used)
-    every = sorted([*found.layers, *layers], key=lambda entry: _natural(entry.name))
+    every = sorted([*found.layers, *layers], key=lambda entry: natural(entry.name))
     return Checkpoint(
         path=path,
         container="safetensors",
@@ -157,7 +161,7 @@ def _plain_layers(
 ) -> tuple[list[LayerEntry], list[TensorPlace]]:
     """What belongs to no quantized layer: floating-point matrices as layers without a format, and the rest."""
     layers, others = [], []
-    for name, place in sorted(places.items(), key=lambda item: _natural(item[0])):
+    for name, place in sorted(places.items(), key=lambda item: natural(item[0])):
         if name in used:
             continue
         if len(place.shape) == 2 and 0 not in place.shape and place.dtype in ("float16", "bfloat16", "float32"):
@@ -172,56 +176,4 @@ def _plain_layers(
     return layers, others
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts layer 9 before layer 10; safetensors files keep no order of their own."""
-    parts = re.split("([0-9]{1,18})", name)
-    return [(0, int(part), "") if index % 2 else (1, 0, part) for index, part in enumerate(parts)]
-
-
-def _find_config(folder: Path) -> GptqConfig | None:
-    """The quantization configuration of a folder. Where both usual files have one, they must agree."""
-    found: list[GptqConfig] = []
-    for name in ("quantize_config.json", "config.json"):
-        if not (folder / name).is_file():
-            continue
-        raw: Any = read_object(folder / name)
-        source = str(folder / name)
-        if name == "config.json":
-            raw = raw.get("quantization_config")
-            if raw is None:
-                continue
-            if not isinstance(raw, dict):
-                raise CheckpointError(f"{source}: quantization_config is not a JSON object", got=shown(raw))
-        _check_method(raw, source)
-        found.append(GptqConfig.read(raw, source))
-    if not found:
-        return None
-    first = found[0]
-    for other in found[1:]:
-        for field in ("bits", "group_size", "desc_act", "symmetric", "checkpoint_format"):
-            one, two = getattr(first, field), getattr(other, field)
-            if one != two and not (field == "checkpoint_format" and None in (one, two)):
-                raise CheckpointError(
-                    f"the two quantization configurations of {folder} contradict each other on {field}",
-                    got=f"{shown(one)} in {first.source}, {shown(two)} in {other.source}",
-                    remedy="remove the wrong one",
-                )
-    stating = [config for config in found if config.checkpoint_format is not None]
-    return stating[0] if stating else first
-
-
-def _check_method(raw: Mapping[str, Any], source: str) -> None:
-    stated = {key: raw[key] for key in ("quant_method", "method") if raw.get(key) is not None}
-    for key, value in stated.items():
-        if value not in KNOWN_METHODS:
-            raise CheckpointError(
-                f"{source}: {key} is not described",
-                got=shown(value),
-                wanted=", ".join(KNOWN_METHODS) + " (or a GGUF file)",
-            )
-    if not stated and Path(source).name == "config.json":
-        raise CheckpointError(
-            f"{source}: quantization_config does not name its quant_method",
-            got=shown(sorted(raw)),
-            wanted=f"quant_method, one of {', '.join(KNOWN_METHODS)}",
-        )
+__all__ = ["KNOWN_METHODS", "read_checkpoint"]
