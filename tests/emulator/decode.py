@@ -37,6 +37,19 @@ TYPES = {
 }
 UNSIGNED_OF = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
+HALF_TYPES = ("f16", "bf16", "f16x2", "bf16x2")
+FLOAT_TYPES = ("f32", "f64", *HALF_TYPES)
+
+SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const", "param::entry")
+ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc")
+SCOPES = ("cta", "cluster", "gpu", "sys")
+CACHE = (
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+    "L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B",
+)  # fmt: skip
+STRONG = ("acquire", "release", "acq_rel", "volatile", "relaxed", "sc", "mmio")
+
 REGISTRY = {}
 FORMS = {}  # opcode -> list of example forms, for messages
 

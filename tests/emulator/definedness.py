@@ -70,7 +70,9 @@ def maybe_undefined(program):
         elif ins.opcode in ("ret", "exit", "trap"):
             following = following if ins.predicate is not None else []
         successors.append([f for f in following if f < count])
-    leaders = {0} | {f for pc, follow in enumerate(successors) if len(follow) != 1 or follow[0] != pc + 1 for f in follow}
+    leaders = {0} | {
+        f for pc, follow in enumerate(successors) if len(follow) != 1 or follow[0] != pc + 1 for f in follow
+    }
     everything = (1 << len(program.registers)) - 1
     incoming = {leader: everything for leader in leaders}
     incoming[0] = 0

@@ -91,7 +91,9 @@ def run_case(case: DenseCase, source: KernelSource | None = None, inputs: Inputs
     return result
 
 
-def random_tunings(count: int, seed: int, layer: LayerConfig, compute: ComputeConfig, target: str) -> list[TuningConfig]:
+def random_tunings(
+    count: int, seed: int, layer: LayerConfig, compute: ComputeConfig, target: str
+) -> list[TuningConfig]:
     """Different TuningConfigs that the rules accept, small enough to emulate quickly."""
     generator, arch, found = random.Random(seed), find_arch(target), []
     pipelines = list(Pipeline) if arch.has("wgmma") else [Pipeline.MULTISTAGE]

@@ -51,7 +51,9 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[8], const u32 (&a)[4]
 """
 
 # One producer warp, one consumer warpgroup; W [64, K] and X [16, K] in bf16 through tensor maps with 128-byte swizzle.
-RING = COMMON + r"""
+RING = (
+    COMMON
+    + r"""
 struct Args { Map w, x; float* out; int m, n, k; };
 constexpr int kStages = 3, kBytes = 64 * 128 + 16 * 128;
 extern "C" __global__ void __launch_bounds__(160) ring(const __grid_constant__ Args args) {
@@ -93,9 +95,12 @@ extern "C" __global__ void __launch_bounds__(160) ring(const __grid_constant__ A
   }
 }
 """
+)
 
 # A from registers, B written by ordinary stores: needs the proxy fence.
-REGISTERS = COMMON + r"""
+REGISTERS = (
+    COMMON
+    + r"""
 struct Args { const u16* w; const u16* x; float* out; };
 extern "C" __global__ void __launch_bounds__(128) registers(const Args args) {
   const u32 base = address(dyn);
@@ -121,9 +126,12 @@ extern "C" __global__ void __launch_bounds__(128) registers(const Args args) {
     args.out[(8 * (i / 4) + lane % 4 * 2 + i % 2) * 64 + warp * 16 + lane / 4 + 8 * (i / 2 % 2)] = d[i];
 }
 """
+)
 
 # A cluster of two: rank 0 multicasts, each block adds its rank and sends half to the other by st.async; tensor store at the end.
-CLUSTER = COMMON + r"""
+CLUSTER = (
+    COMMON
+    + r"""
 struct Args { Map in, out; int* sums; };
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) pair(const __grid_constant__ Args args) {
   const u32 base = address(dyn), tile = base, box = base + 1024, bar = base + 2048;
@@ -152,9 +160,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) pair(
   cluster_arrive(); cluster_wait();
 }
 """
+)
 
 # Plain bulk copies into a ring that several warps read, stores by bulk copy.
-BULK = COMMON + r"""
+BULK = (
+    COMMON
+    + r"""
 struct Args { const int* in; int* out; int count; };
 extern "C" __global__ void __launch_bounds__(96) bulk(const Args args) {
   const u32 base = address(dyn), bars = base + 2 * 1024;
@@ -183,3 +194,4 @@ extern "C" __global__ void __launch_bounds__(96) bulk(const Args args) {
   }
 }
 """
+)

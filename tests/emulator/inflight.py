@@ -38,7 +38,9 @@ class WgmmaState:
             flying = self.accumulators.get(register)
             if flying is not None and ((flying > 0) & active).any():
                 raise Fault(
-                    "missing wait", f"register {self.names[register]} is an accumulator of a wgmma still in flight", (flying > 0) & active
+                    "missing wait",
+                    f"register {self.names[register]} is an accumulator of a wgmma still in flight",
+                    (flying > 0) & active,
                 )
 
     def issued(self, c, accumulators, operands, tokens):
@@ -147,7 +149,10 @@ def _wrap(run, ins, written, read, guard):
                         (flying > 0) & active,
                     )
         for register in written:
-            for table, what in ((state.accumulators, "the wgmma that writes it"), (state.operands, "a wgmma that reads it")):
+            for table, what in (
+                (state.accumulators, "the wgmma that writes it"),
+                (state.operands, "a wgmma that reads it"),
+            ):
                 flying = table.get(register)
                 if flying is not None and ((flying > 0) & active).any():
                     raise Fault(

@@ -224,7 +224,9 @@ def _parameter_loader(allocation):
         offsets = offsets.astype(np.int64)
         bad = (offsets < 0) | (offsets + size > allocation.size)
         if bad.any():
-            raise Fault("out of bounds", f"parameter load of {size} bytes past the parameters", threads[bad], offsets[bad])
+            raise Fault(
+                "out of bounds", f"parameter load of {size} bytes past the parameters", threads[bad], offsets[bad]
+            )
         if len(offsets) and (offsets == offsets[0]).all():
             row = allocation.data[int(offsets[0]) : int(offsets[0]) + size]
             return np.tile(row, (len(offsets), 1))

@@ -100,7 +100,15 @@ class Program:
             if ins.opcode in ("ld", "st", "atom", "red"):
                 digits = "".join(c for c in ins.modifiers[-1].split("x")[0] if c.isdigit())
                 size = int(digits[-2:]) // 8 if digits else 1
-                spaces = set(ins.modifiers) & {"global", "shared", "shared::cta", "shared::cluster", "param", "const", "local"}
+                spaces = set(ins.modifiers) & {
+                    "global",
+                    "shared",
+                    "shared::cta",
+                    "shared::cluster",
+                    "param",
+                    "const",
+                    "local",
+                }
                 if not spaces or any(s.startswith("shared") for s in spaces):
                     shared = min(shared, size)
                 if not spaces or "global" in spaces:

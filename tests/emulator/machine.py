@@ -84,7 +84,9 @@ class Machine:
             raise Fault("barrier misuse", f"barrier {identifier} with {expected} threads, not a multiple of 32", mask)
         if barrier.threads is not None and (barrier.threads & mask).any():
             raise Fault(
-                "barrier misuse", f"threads arrive twice at barrier {identifier} within one phase", barrier.threads & mask
+                "barrier misuse",
+                f"threads arrive twice at barrier {identifier} within one phase",
+                barrier.threads & mask,
             )
         barrier.threads = mask.copy() if barrier.threads is None else barrier.threads | mask
         barrier.expected = expected

@@ -238,7 +238,7 @@ class SharedMemory:
     # -- messages ----------------------------------------------------------------------------------
 
     def warp_name(self, warp):
-        """"warp 3", or with its block in a cluster."""
+        """ "warp 3", or with its block in a cluster."""
         local = warp - self.first_warp
         if self.warps == self.warps_per_block:
             return f"warp {local}"
@@ -296,7 +296,9 @@ class SharedMemory:
         thread = int(threads[row])
         granule = int(granules[row, column])
         if self.read_clock[granule, reader] == PENDING:
-            note = next((n for g, w, n in self.async_reads.values() if w - self.first_warp == reader and granule in g), None)
+            note = next(
+                (n for g, w, n in self.async_reads.values() if w - self.first_warp == reader and granule in g), None
+            )
             what = f" (PTX line {note.line}: {note.text[:60]})" if note is not None else ""
             raise Fault(
                 "missing wait",

@@ -55,7 +55,11 @@ class TensorMap:
             problems.append(f"strides must be multiples of 16 bytes, got {self.strides}")
         if (self.allocation.base + self.offset) % 16:
             problems.append("the global address must be a multiple of 16")
-        last = self.offset + self.sizes[0] * self.element + sum((n - 1) * s for n, s in zip(self.sizes[1:], self.strides, strict=True))
+        last = (
+            self.offset
+            + self.sizes[0] * self.element
+            + sum((n - 1) * s for n, s in zip(self.sizes[1:], self.strides, strict=True))
+        )
         if last > self.allocation.size:
             problems.append(f"the tensor ends {last - self.allocation.size} bytes past {self.allocation}")
         if problems:

@@ -58,7 +58,16 @@ def test_indexed_branch_and_switch():
         case 4: v = t * t; break; case 5: v = t / 3; break; case 6: v = t << 3; break; default: v = 1000; }
       out[t] = v; }"""
     memory, _ = launch(source, "pick", 1, 64, 0, [("out", np.zeros(64, np.int32), "output")])
-    functions = [lambda t: t * 3, lambda t: t ^ 5, lambda t: t - 9, lambda t: -t, lambda t: t * t, lambda t: t // 3, lambda t: t << 3, lambda t: 1000]
+    functions = [
+        lambda t: t * 3,
+        lambda t: t ^ 5,
+        lambda t: t - 9,
+        lambda t: -t,
+        lambda t: t * t,
+        lambda t: t // 3,
+        lambda t: t << 3,
+        lambda t: 1000,
+    ]
     assert memory["out"].read().tolist() == [functions[t % 8](t) for t in range(64)]
     text = """.reg .b64 %p, %o; .reg .b32 %t, %v, %i; mov.u32 %t, %tid.x; and.b32 %i, %t, 1; mov.u32 %v, 5;
       TABLE: .branchtargets A, B;
@@ -82,7 +91,9 @@ def test_shuffles():
     lane = np.arange(32, dtype=np.uint32)
     text = """shfl.sync.bfly.b32 %x|%p, %a, 5, 0x1f, -1; shfl.sync.up.b32 %u|%q, %a, 3, 0, -1;
       shfl.sync.down.b32 %w, %a, 2, 0x1f, -1; shfl.sync.idx.b32 %i, %a, 9, 0x1f, -1; shfl.sync.idx.b32 %s, %a, 1, 0x181f, -1;"""
-    out = evaluate(text, {"x": "b32", "p": "pred", "u": "b32", "q": "pred", "w": "b32", "i": "b32", "s": "b32"}, a=lane * 10)
+    out = evaluate(
+        text, {"x": "b32", "p": "pred", "u": "b32", "q": "pred", "w": "b32", "i": "b32", "s": "b32"}, a=lane * 10
+    )
     assert np.array_equal(out["x"], (lane ^ 5) * 10) and out["p"].all()
     assert np.array_equal(out["u"], np.where(lane >= 3, lane - 3, lane) * 10)
     assert np.array_equal(out["q"], lane >= 3)
@@ -97,7 +108,12 @@ def test_votes_match_redux_and_elect():
       vote.sync.all.pred %all, %g, -1; vote.sync.any.pred %any, %g, -1; selp.u32 %c, 1, 0, %all; selp.u32 %d, 1, 0, %any;
       redux.sync.add.s32 %e, %a, -1; redux.sync.max.u32 %f, %a, -1; match.any.sync.b32 %h, %k, -1;
       elect.sync %l|%m, -1; activemask.b32 %n;"""
-    out = evaluate(text, {"b": "b32", "c": "b32", "d": "b32", "e": "b32", "f": "b32", "h": "b32", "l": "b32", "m": "pred", "n": "b32"}, a=lane, k=lane % 3)
+    out = evaluate(
+        text,
+        {"b": "b32", "c": "b32", "d": "b32", "e": "b32", "f": "b32", "h": "b32", "l": "b32", "m": "pred", "n": "b32"},
+        a=lane,
+        k=lane % 3,
+    )
     assert (out["b"] == 31).all() and (out["c"] == 0).all() and (out["d"] == 1).all()
     assert (out["e"] == sum(range(32))).all() and (out["f"] == 31).all() and (out["n"] == 0xFFFFFFFF).all()
     assert int(out["h"][1]) == sum(1 << i for i in range(32) if i % 3 == 1)
@@ -178,7 +194,9 @@ def test_spinning_forever_is_a_deadlock():
 def test_a_barrier_that_not_all_reach_is_a_deadlock():
     text = """.reg .b32 %t; .reg .pred %p; mov.u32 %t, %tid.x; setp.lt.u32 %p, %t, 32;
       @%p bra SKIP; bar.sync 0, 128; SKIP: bar.sync 1, 128; ret;"""
-    with pytest.raises(Fault, match=r"deadlock(.|\n)*barrier 1 \(32 of 128(.|\n)*|deadlock(.|\n)*barrier 0 \(96 of 128"):
+    with pytest.raises(
+        Fault, match=r"deadlock(.|\n)*barrier 1 \(32 of 128(.|\n)*|deadlock(.|\n)*barrier 0 \(96 of 128"
+    ):
         run_text(text, threads=128)
 
 
@@ -190,7 +208,9 @@ def test_a_barrier_with_too_many_threads():
 def test_atomics_serialise():
     source = """extern "C" __global__ void count(int* c, float* f) { int old = atomicAdd(c, threadIdx.x); atomicAdd(f, 0.5f);
       atomicMax(c + 1, threadIdx.x); atomicCAS(c + 2, 0, threadIdx.x + 1); c[4 + threadIdx.x + 64 * blockIdx.x] = old; }"""
-    memory, _ = launch(source, "count", 2, 64, 0, [("c", np.zeros(132, np.int32), "inout"), ("f", np.zeros(1, np.float32), "inout")])
+    memory, _ = launch(
+        source, "count", 2, 64, 0, [("c", np.zeros(132, np.int32), "inout"), ("f", np.zeros(1, np.float32), "inout")]
+    )
     c = memory["c"].read()
     assert c[0] == 2 * sum(range(64)) and c[1] == 63 and c[2] == 1 and memory["f"].read()[0] == 64
     assert c[4:68].tolist() == [sum(range(t)) for t in range(64)]

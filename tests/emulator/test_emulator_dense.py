@@ -33,34 +33,34 @@ def name(case: DenseCase) -> str:
 
 @pytest.mark.parametrize("case", SAMPLE, ids=name)
 def test_every_format(case):
-    run_case(case)
+    run_case(case, profile=False)
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("tokens", [5, 40])
 @pytest.mark.parametrize("case", SERVED, ids=name)
 def test_the_support_table(case, tokens):
-    run_case(attrs.evolve(case, m=tokens))
+    run_case(attrs.evolve(case, m=tokens), profile=False)
 
 
 TUNED = [
     attrs.evolve(base, tuning=tuning)
     for seed, base in enumerate(
         (
-            DenseCase(text="u4g128:f16", activation="f16", target="sm_80", m=37, n=200, k=392),
-            DenseCase(text="u8g32z:bf16", activation="bf16", target="sm_90a", m=37, n=200, k=392),
-            DenseCase(text="e2m1c:f32", activation="f16", target="sm_75", m=19, n=72, k=392),
-            DenseCase(text="u4g32m:f16", activation="f16", target="sm_90a", m=37, n=200, k=264),
+            DenseCase(text="u4g128:f16", activation="f16", target="sm_80", m=37, n=136, k=264),
+            DenseCase(text="u8g32z:bf16", activation="bf16", target="sm_90a", m=37, n=136, k=264),
+            DenseCase(text="e2m1c:f32", activation="f16", target="sm_75", m=19, n=72, k=264),
+            DenseCase(text="u4g32m:f16", activation="f16", target="sm_90a", m=37, n=136, k=264),
         )
     )
-    for tuning in random_tunings(6, seed, base.layer, base.compute, base.target)
+    for tuning in random_tunings(5, seed, base.layer, base.compute, base.target)
 ]
 
 
 @pytest.mark.parametrize("index", range(len(TUNED)))
 def test_any_tuning_that_the_rules_accept(index):
     """Compiles, fits, launches and gives the same result within the bound, in a random order of its blocks."""
-    run_case(TUNED[index], order=("sequence", "reverse", "interleaved")[index % 3])
+    run_case(TUNED[index], profile=False, order=("sequence", "reverse", "interleaved")[index % 3])
 
 
 def split_case(**fields) -> DenseCase:

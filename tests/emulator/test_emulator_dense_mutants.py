@@ -13,7 +13,15 @@ from tests.emulator.dense_cases import DenseCase, Inputs, run_case
 
 # Several warps per group, several groups, three stages, tiles split along k, blocks with several segments.
 SHARED_GROUP = TuningConfig(
-    block_n=64, block_m=16, stage_k=64, warps_n=2, warps_m=1, warps_k=2, stages=3, scale_place=ScalePlace.ACCUMULATOR, split_k=0
+    block_n=64,
+    block_m=16,
+    stage_k=64,
+    warps_n=2,
+    warps_m=1,
+    warps_k=2,
+    stages=3,
+    scale_place=ScalePlace.ACCUMULATOR,
+    split_k=0,
 )
 CASE = DenseCase(text="u4g64z:f16", activation="f16", target="sm_80", m=13, n=136, k=520, tuning=SHARED_GROUP)
 # Two blocks only, so that a block has whole tiles, and more than one.
@@ -35,7 +43,12 @@ CLUSTER = attrs.evolve(SPECIALIZED, tuning=attrs.evolve(SPECIALIZED.tuning, spli
 
 MULTISTAGE, REDUCE, ARRIVAL = "pipeline/multistage.cuh", "epilogue/reduce.cuh", "epilogue/arrival.cuh"
 STAGE, TILE, SHAPE = "copy/dense_stage.cuh", "mma/mma_sync_tile.cuh", "base/shape.cuh"
-WGMMA, RING, BULK, REGISTER = "kernels/dense_wgmma.cuh", "pipeline/ring.cuh", "copy/bulk_stage.cuh", "epilogue/register_tile.cuh"
+WGMMA, RING, BULK, REGISTER = (
+    "kernels/dense_wgmma.cuh",
+    "pipeline/ring.cuh",
+    "copy/bulk_stage.cuh",
+    "epilogue/register_tile.cuh",
+)
 EXCHANGE, MEMORY = "epilogue/cluster_exchange.cuh", "arch/sm75/memory.cuh"
 
 # name: (case, header, text, replacement, kinds of fault, a word of the message)
@@ -120,8 +133,8 @@ MUTANTS = {
     "the descriptor names the 64-byte swizzle": (
         SPECIALIZED, "mma/wgmma_tile.cuh", "(1ull << 62)", "(2ull << 62)", "assertion|uninitialised shared", ""),
     "one token too many by registers": (
-        SPECIALIZED, REGISTER, "    if (token >= arguments.m || feature >= arguments.n) return;\n    u16*",
-        "    if (token > arguments.m || feature >= arguments.n) return;\n    u16*", "out of bounds", "past the end of output"),
+        SPECIALIZED, REGISTER, "arguments.m - first_token - lane / 4;", "arguments.m - first_token - lane / 4 + 1;",
+        "out of bounds", "past the end of output"),
     "no wait for the other block's sums": (
         CLUSTER, EXCHANGE, "    while (!arch::sm90::mbarrier_try_wait(barrier, 0)) {\n    }\n", "", "missing wait|uninitialised shared|cluster lifetime", ""),
     "no barrier of the cluster": (
@@ -143,7 +156,11 @@ def inputs():
     return get
 
 
-@pytest.mark.parametrize("case", [CASE, WHOLE, RAGGED, WIDE, LONE_WARPS, PLAIN, SPECIALIZED, CLUSTER], ids=["group", "whole", "ragged", "wide", "warps", "plain", "wgmma", "cluster"])
+@pytest.mark.parametrize(
+    "case",
+    [CASE, WHOLE, RAGGED, WIDE, LONE_WARPS, PLAIN, SPECIALIZED, CLUSTER],
+    ids=["group", "whole", "ragged", "wide", "warps", "plain", "wgmma", "cluster"],
+)
 def test_the_kernels_themselves_are_sound(case, inputs):
     run_case(case, inputs=inputs(case), profile=False)
 
@@ -153,7 +170,9 @@ def test_mutant(name, inputs):
     case, header, text, replacement, kinds, word = MUTANTS[name]
     source = case.source()
     path = f"humming/{header}"
-    assert source.headers[path].count(text) == 1, f"{path} no longer holds exactly one {text!r}: bring this mutant up to date"
+    assert source.headers[path].count(text) == 1, (
+        f"{path} no longer holds exactly one {text!r}: bring this mutant up to date"
+    )
     headers = {**source.headers, path: source.headers[path].replace(text, replacement)}
     with pytest.raises((Fault, AssertionError)) as caught:
         run_case(case, attrs.evolve(source, headers=headers), inputs(case), profile=False)

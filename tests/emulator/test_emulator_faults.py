@@ -40,7 +40,9 @@ def buffer(count=64, role="input", dtype=np.uint32):
 def test_global_out_of_bounds():
     text = "add.s64 %p, %p, %o; ld.global.u32 %v, [%p];"
     passes(text, buffers=buffer(64))
-    message = fails(text, "out of bounds", "4 bytes", "0 bytes past the end of data", "warp 1 lane 31", buffers=buffer(63))
+    message = fails(
+        text, "out of bounds", "4 bytes", "0 bytes past the end of data", "warp 1 lane 31", buffers=buffer(63)
+    )
     assert "ld.global.u32 %v, [%p]" in message
     fails("ld.global.u32 %v, [%p+-4];", "out of bounds", "4 bytes before the start of data", buffers=buffer(64))
     fails("mov.u64 %p, 0; ld.global.u32 %v, [%p];", "out of bounds", "0x0 lies in no registered buffer")
@@ -48,7 +50,12 @@ def test_global_out_of_bounds():
 
 def test_misalignment():
     fails("add.s64 %p, %p, 2; ld.global.u32 %v, [%p];", "misaligned", "multiple of 4", buffers=buffer())
-    fails(".reg .b32 %a, %b, %d, %e; add.s64 %p, %p, 8; ld.global.v4.u32 {%a, %b, %d, %e}, [%p];", "misaligned", "multiple of 16", buffers=buffer())
+    fails(
+        ".reg .b32 %a, %b, %d, %e; add.s64 %p, %p, 8; ld.global.v4.u32 {%a, %b, %d, %e}, [%p];",
+        "misaligned",
+        "multiple of 16",
+        buffers=buffer(),
+    )
     fails("add.u32 %s, %s, 1; st.shared.u32 [%s], %t;", "misaligned", "shared store")
 
 
@@ -89,7 +96,12 @@ def test_messages_between_blocks_need_release_and_acquire():
     relaxed, plain = "red.relaxed.gpu.global.add.u32 [%f], 1;", "ld.relaxed.gpu.global.u32 %old, [%f];"
     for order in ("sequence", "interleaved"):
         passes(message(write=release, read=acquire), grid=2, buffers=buffers(), order=order)
-        passes(message(write=relaxed, between="fence.acq_rel.gpu;", read=plain, after="membar.gl;"), grid=2, buffers=buffers(), order=order)
+        passes(
+            message(write=relaxed, between="fence.acq_rel.gpu;", read=plain, after="membar.gl;"),
+            grid=2,
+            buffers=buffers(),
+            order=order,
+        )
         for parts in (
             {"write": relaxed, "read": acquire},
             {"write": release, "read": plain},
@@ -101,7 +113,9 @@ def test_messages_between_blocks_need_release_and_acquire():
 
 
 def fails_between(text, buffers, order):
-    with pytest.raises(Fault, match=r"global race: global load of 4 bytes: byte \d+ of data was written by block \(0, 0, 0\) warp"):
+    with pytest.raises(
+        Fault, match=r"global race: global load of 4 bytes: byte \d+ of data was written by block \(0, 0, 0\) warp"
+    ):
         passes(text, grid=2, buffers=buffers, order=order)
 
 
@@ -156,14 +170,20 @@ def test_write_after_read_between_warps():
       xor.b32 %v, %t, 32; shl.b32 %v, %v, 2; add.u32 %v, %s, %v; ld.shared.u32 %h2, [%v]; {barrier} st.shared.u32 [%w], 7;"""
     text = ".reg .b32 %h2;" + text
     passes(text.replace("{barrier}", "bar.sync 0;"))
-    fails(text.replace("{barrier}", ""), "shared race", "was read by warp", "no barrier between that read and this write")
+    fails(
+        text.replace("{barrier}", ""), "shared race", "was read by warp", "no barrier between that read and this write"
+    )
 
 
 def test_named_barrier_orders_only_its_warps():
     text = """add.u32 %w, %s, %four; st.shared.u32 [%w], %t; setp.lt.u32 %c, %t, 64;
       @%c bar.sync 1, 64; @!%c bar.sync 2, 64; xor.b32 %v, %t, {other}; shl.b32 %v, %v, 2; add.u32 %w, %s, %v; ld.shared.u32 %v, [%w];"""
     passes(text.replace("{other}", "32"), threads=128)
-    fails("add.u32 %w, %s, %four; st.shared.u32 [%w], 0; bar.sync 0;" + text.replace("{other}", "64"), "shared race", threads=128)
+    fails(
+        "add.u32 %w, %s, %four; st.shared.u32 [%w], 0; bar.sync 0;" + text.replace("{other}", "64"),
+        "shared race",
+        threads=128,
+    )
 
 
 COPY = """add.u32 %w, %s, %four; add.s64 %p, %p, %o; cp.async.ca.shared.global [%w], [%p], 4; cp.async.commit_group; {wait} {barrier}
@@ -203,9 +223,16 @@ def test_cp_async_over_bytes_still_in_flight():
 
 def test_undefined_registers():
     fails("st.global.u32 [%p], %v;", "undefined register", "%v", buffers=buffer(64, "output"))
-    fails("add.u32 %w, %v, 1; and.b32 %w, %w, 12; st.global.u32 [%p], %w;", "undefined register", "%w", buffers=buffer(64, "output"))
+    fails(
+        "add.u32 %w, %v, 1; and.b32 %w, %w, 12; st.global.u32 [%p], %w;",
+        "undefined register",
+        "%w",
+        buffers=buffer(64, "output"),
+    )
     fails("@%c add.u32 %v, %t, 1;", "undefined register", "%c")
-    fails("cvt.u64.u32 %q, %v; add.s64 %p, %p, %q; ld.global.u32 %w, [%p];", "undefined register", "%p", buffers=buffer())
+    fails(
+        "cvt.u64.u32 %q, %v; add.s64 %p, %p, %q; ld.global.u32 %w, [%p];", "undefined register", "%p", buffers=buffer()
+    )
     guarded = "setp.lt.u32 %c, %t, {bound}; @%c mov.u32 %v, %t; setp.lt.u32 %c, %t, 40; add.s64 %p, %p, %o; @%c st.global.u32 [%p], %v;"
     passes(guarded.format(bound=40), buffers=buffer(64, "output"))
     fails(guarded.format(bound=39), "undefined register", "warp 1 lane 7", buffers=buffer(64, "output"))
@@ -225,7 +252,9 @@ def test_local_memory():
 
 
 def test_divergent_collective_without_its_lanes():
-    text = "setp.lt.u32 %c, %lane, 16; @%c bra HALF; bra DONE; HALF: shfl.sync.idx.b32 %v, %t, 0, 31, 0xffff; DONE: ret;"
+    text = (
+        "setp.lt.u32 %c, %lane, 16; @%c bra HALF; bra DONE; HALF: shfl.sync.idx.b32 %v, %t, 0, 31, 0xffff; DONE: ret;"
+    )
     passes(text)
     with pytest.raises(Fault, match=r"bad member mask"):
         passes(text.replace("0xffff", "0xff"))

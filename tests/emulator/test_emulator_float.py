@@ -66,7 +66,10 @@ def test_fma_rounds_once():
     for x, y, z in ((a, b, c), (A, B, C)):
         x, y, z = (np.asarray(v, np.float32) for v in (x, y, z))
         got = evaluate("fma.rn.f32 %d, %a, %b, %c;", {"d": "f32"}, threads=N, a=x, b=y, c=z)
-        wanted = [nearest_f32(Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))) for p, q, r in zip(x, y, z, strict=True)]
+        wanted = [
+            nearest_f32(Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r)))
+            for p, q, r in zip(x, y, z, strict=True)
+        ]
         same(got, np.array(wanted, np.float32))
 
 
@@ -93,7 +96,9 @@ def test_unary_functions():
     for text, function in (("rcp.rn.f32", lambda x: 1 / x), ("sqrt.rn.f32", np.sqrt), ("rsqrt.approx.f32", lambda x: 1 / np.sqrt(x)),
                            ("ex2.approx.f32", np.exp2), ("lg2.approx.f32", np.log2), ("tanh.approx.f32", np.tanh)):  # fmt: skip
         x = positive if "ex2" not in text else np.clip(A, -100, 100)
-        same(evaluate(f"{text} %d, %a;", {"d": "f32"}, threads=N, a=x), function(x.astype(np.float64)).astype(np.float32))
+        same(
+            evaluate(f"{text} %d, %a;", {"d": "f32"}, threads=N, a=x), function(x.astype(np.float64)).astype(np.float32)
+        )
 
 
 # --- halves -------------------------------------------------------------------------------------------
@@ -114,7 +119,13 @@ def test_f16x2_against_numpy(op):
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[op]
     with np.errstate(all="ignore"):
         wanted = function(halves(HALF_A), halves(HALF_B))
-    got = evaluate(f"{op}.rn.f16x2 %d, %a, %b;" if op != "mul" else "mul.f16x2 %d, %a, %b;", {"d": "b32"}, threads=N, a=HALF_A, b=HALF_B)
+    got = evaluate(
+        f"{op}.rn.f16x2 %d, %a, %b;" if op != "mul" else "mul.f16x2 %d, %a, %b;",
+        {"d": "b32"},
+        threads=N,
+        a=HALF_A,
+        b=HALF_B,
+    )
     same(halves(got), wanted)
 
 
@@ -154,7 +165,10 @@ def _sorted_values(kind):
 def test_half_fma_rounds_once(kind):
     rng = np.random.default_rng(15)
     # magnitudes near one, so that ties are common and no result overflows
-    raw = [rng.integers(0x3A00, 0x3E00, (N, 2)) if kind == "f16" else rng.integers(0x3F00, 0x4000, (N, 2)) for _ in range(3)]
+    raw = [
+        rng.integers(0x3A00, 0x3E00, (N, 2)) if kind == "f16" else rng.integers(0x3F00, 0x4000, (N, 2))
+        for _ in range(3)
+    ]
     bits = [(r | rng.integers(0, 2, r.shape) << 15).astype(np.uint16) for r in raw]
     words = [np.ascontiguousarray(b).view(np.uint32).reshape(-1) for b in bits]
     got = evaluate(f"fma.rn.{kind}x2 %d, %a, %b, %c;", {"d": "b32"}, threads=N, a=words[0], b=words[1], c=words[2])
@@ -173,14 +187,22 @@ def test_half_fma_rounds_once(kind):
 def test_half_subnormals_survive():
     tiny = np.full(32, 0x00010001, np.uint32)
     one = np.full(32, 0x3C003C00, np.uint32)
-    assert (evaluate("fma.rn.f16x2 %d, %a, %b, %c;", {"d": "b32"}, a=tiny, b=one, c=np.zeros(32, np.uint32)) == tiny).all()
+    assert (
+        evaluate("fma.rn.f16x2 %d, %a, %b, %c;", {"d": "b32"}, a=tiny, b=one, c=np.zeros(32, np.uint32)) == tiny
+    ).all()
     one = np.full(32, 0x3F803F80, np.uint32)
     assert (evaluate("mul.bf16x2 %d, %a, %b;", {"d": "b32"}, a=tiny, b=one) == tiny).all()
 
 
 def test_min_max_neg_abs_halves():
     a, b = halves(HALF_A), halves(HALF_B)
-    got = evaluate("min.f16x2 %d, %a, %b; neg.f16x2 %e, %a; abs.f16x2 %f, %a;", {"d": "b32", "e": "b32", "f": "b32"}, threads=N, a=HALF_A, b=HALF_B)
+    got = evaluate(
+        "min.f16x2 %d, %a, %b; neg.f16x2 %e, %a; abs.f16x2 %f, %a;",
+        {"d": "b32", "e": "b32", "f": "b32"},
+        threads=N,
+        a=HALF_A,
+        b=HALF_B,
+    )
     ordinary = ~((a == 0) & (b == 0))
     same(halves(got["d"])[ordinary], np.fmin(a, b)[ordinary])
     assert (got["e"] == HALF_A ^ np.uint32(0x80008000)).all()
@@ -198,14 +220,21 @@ def test_cvt_between_f32_and_halves():
         same(got["d"].astype(np.uint16).view(np.float16), a.astype(np.float16))
     wanted = torch.from_numpy(a.copy()).bfloat16().float().numpy()
     same((got["e"] << np.uint32(16)).view(np.float32), wanted)
-    back = evaluate(".reg .b16 %h; cvt.u16.u32 %h, %a; cvt.f32.f16 %d, %h; cvt.f32.bf16 %e, %h;", {"d": "f32", "e": "f32"}, threads=N, a=BITS_A)
+    back = evaluate(
+        ".reg .b16 %h; cvt.u16.u32 %h, %a; cvt.f32.f16 %d, %h; cvt.f32.bf16 %e, %h;",
+        {"d": "f32", "e": "f32"},
+        threads=N,
+        a=BITS_A,
+    )
     low = (BITS_A & 0xFFFF).astype(np.uint16)
     same(back["d"], low.view(np.float16).astype(np.float32))
     same(back["e"], (low.astype(np.uint32) << 16).view(np.float32))
 
 
 def test_packed_cvt_puts_the_first_operand_high():
-    got = evaluate("cvt.rn.f16x2.f32 %d, %a, %b; cvt.rn.relu.bf16x2.f32 %e, %a, %b;", {"d": "b32", "e": "b32"}, threads=N, a=A, b=B)
+    got = evaluate(
+        "cvt.rn.f16x2.f32 %d, %a, %b; cvt.rn.relu.bf16x2.f32 %e, %a, %b;", {"d": "b32", "e": "b32"}, threads=N, a=A, b=B
+    )
     with np.errstate(all="ignore"):
         same(halves(got["d"])[:, 1].copy(), A.astype(np.float16))
         same(halves(got["d"])[:, 0].copy(), B.astype(np.float16))
@@ -214,17 +243,28 @@ def test_packed_cvt_puts_the_first_operand_high():
 
 
 def test_cvt_rz_truncates():
-    got = evaluate(".reg .b16 %h; cvt.rz.f16.f32 %h, %a; cvt.u32.u16 %d, %h;", {"d": "b32"}, threads=N, a=np.clip(A, -60000, 60000))
+    got = evaluate(
+        ".reg .b16 %h; cvt.rz.f16.f32 %h, %a; cvt.u32.u16 %d, %h;", {"d": "b32"}, threads=N, a=np.clip(A, -60000, 60000)
+    )
     values = got.astype(np.uint16).view(np.float16).astype(np.float64)
     a = np.clip(A, -60000, 60000).astype(np.float64)
     assert (np.abs(values) <= np.abs(a)).all()
-    next_up = np.nextafter(got.astype(np.uint16).view(np.float16), np.copysign(np.float16(np.inf), a).astype(np.float16)).astype(np.float64)
+    next_up = np.nextafter(
+        got.astype(np.uint16).view(np.float16), np.copysign(np.float16(np.inf), a).astype(np.float16)
+    ).astype(np.float64)
     assert ((np.abs(next_up) > np.abs(a)) | (values == a)).all()
 
 
 def test_cvt_integer_and_float():
-    special = np.concatenate([np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 2.5, 3.5, -2.5, -0.5, 1e20], np.float32), A[: N - 10]])
-    got = evaluate("cvt.rni.s32.f32 %d, %a; cvt.rzi.u32.f32 %e, %a; cvt.rmi.s32.f32 %f, %a;", {"d": "b32", "e": "b32", "f": "b32"}, threads=N, a=special)
+    special = np.concatenate(
+        [np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 2.5, 3.5, -2.5, -0.5, 1e20], np.float32), A[: N - 10]]
+    )
+    got = evaluate(
+        "cvt.rni.s32.f32 %d, %a; cvt.rzi.u32.f32 %e, %a; cvt.rmi.s32.f32 %f, %a;",
+        {"d": "b32", "e": "b32", "f": "b32"},
+        threads=N,
+        a=special,
+    )
     for i, x in enumerate(special.astype(np.float64)):
         clean = 0.0 if np.isnan(x) else x
         clamp = lambda v, lo, hi: int(min(max(v, lo), hi))  # noqa: E731
@@ -243,14 +283,22 @@ TORCH_F8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 def test_fp8_decode_and_encode_against_torch(name):
     codes = np.arange(256, dtype=np.uint32)
     pairs = codes | (codes[::-1] << 8)
-    got = evaluate(f".reg .b16 %h; cvt.u16.u32 %h, %a; cvt.rn.f16x2.{name}x2 %d, %h;", {"d": "b32"}, threads=256, a=pairs)
+    got = evaluate(
+        f".reg .b16 %h; cvt.u16.u32 %h, %a; cvt.rn.f16x2.{name}x2 %d, %h;", {"d": "b32"}, threads=256, a=pairs
+    )
     table = torch.arange(256, dtype=torch.uint8).view(TORCH_F8[name]).float().numpy()
     same(halves(got)[:, 0].astype(np.float32), table)
     same(halves(got)[:, 1].astype(np.float32), table[::-1].copy())
     limit = 448 if name == "e4m3" else 57344
     x = np.clip(np.concatenate([A[:256] * np.float32(0.01), B[:256]]), -limit, limit)
     y = np.clip(C, -limit, limit)
-    got = evaluate(f".reg .b16 %h; cvt.rn.satfinite.{name}x2.f32 %h, %a, %b; cvt.u32.u16 %d, %h;", {"d": "b32"}, threads=N, a=x, b=y)
+    got = evaluate(
+        f".reg .b16 %h; cvt.rn.satfinite.{name}x2.f32 %h, %a, %b; cvt.u32.u16 %d, %h;",
+        {"d": "b32"},
+        threads=N,
+        a=x,
+        b=y,
+    )
     for source, shift in ((x, 8), (y, 0)):
         wanted = torch.from_numpy(source.copy()).to(TORCH_F8[name]).float().numpy()
         same(small_table(name)[got >> shift & 0xFF].astype(np.float32), wanted)
@@ -265,7 +313,9 @@ def test_fp4_and_fp6_tables_and_rounding():
     table = small_table("e2m3")
     for i in range(N):
         value = float(table[int(got[i]) & 0x3F])
-        assert abs(value - float(np.clip(x[i], -7.5, 7.5))) == min(abs(t - float(np.clip(x[i], -7.5, 7.5))) for t in table)
+        assert abs(value - float(np.clip(x[i], -7.5, 7.5))) == min(
+            abs(t - float(np.clip(x[i], -7.5, 7.5))) for t in table
+        )
 
 
 def test_tf32_rounds_to_ten_bits():

@@ -36,7 +36,9 @@ def run_ring(source=RING, n=72, m=5, k=264, **options):
     )
     arguments = maps + struct.pack("<Qiii", out.address, m, n, k)
     arguments = arguments.ljust(320, b"\0")
-    report = run(compile_ptx(source, TARGET), "ring", -(-n // 64), 160, 3 * (64 + 16) * 128 + 64, arguments, memory, **options)
+    report = run(
+        compile_ptx(source, TARGET), "ring", -(-n // 64), 160, 3 * (64 + 16) * 128 + 64, arguments, memory, **options
+    )
     return report, out.read(), x_values @ w_values.T
 
 
@@ -55,7 +57,16 @@ def run_registers(source=REGISTERS, **options):
     memory = Memory()
     addresses = [memory.add("w", w).address, memory.add("x", x).address]
     out = memory.add("out", np.zeros((16, 64), np.float32), "output")
-    run(compile_ptx(source, TARGET), "registers", 1, 128, 1024, struct.pack("<QQQ", *addresses, out.address), memory, **options)
+    run(
+        compile_ptx(source, TARGET),
+        "registers",
+        1,
+        128,
+        1024,
+        struct.pack("<QQQ", *addresses, out.address),
+        memory,
+        **options,
+    )
     return out.read(), x_values @ w_values.T
 
 
@@ -130,7 +141,9 @@ def test_tensor_copies_place_every_element(width):
     memory = Memory()
     buffer = memory.add("data", data)
     out = memory.add("out", np.zeros(16 * inner, np.uint16), "output")
-    encoded = memory.add("map", np.frombuffer(memory.add_tensor_map(buffer, (80, 24), (160,), (inner, 16), 2, swizzle=width), np.uint8))
+    encoded = memory.add(
+        "map", np.frombuffer(memory.add_tensor_map(buffer, (80, 24), (160,), (inner, 16), 2, swizzle=width), np.uint8)
+    )
     size = 16 * inner * 2
     body = f""".reg .b64 %m, %o, %q; .reg .b32 %s, %b, %t, %i, %v; .reg .pred %p, %d;
       mov.u64 %q, dyn; cvt.u32.u64 %s, %q; add.u32 %b, %s, {size}; mov.u32 %t, %tid.x; setp.eq.u32 %p, %t, 0;
@@ -144,7 +157,15 @@ def test_tensor_copies_place_every_element(width):
       @%p st.global.u32 [%w], %v; add.u32 %i, %i, 4; setp.lt.u32 %d, %i, {size}; @%d bra LOOP; ret;"""
     from tests.emulator.snippets import module
 
-    run(module(body, parameters=16), "snippet", 1, 32, size + 16, struct.pack("<QQ", encoded.address, out.address), memory)
+    run(
+        module(body, parameters=16),
+        "snippet",
+        1,
+        32,
+        size + 16,
+        struct.pack("<QQ", encoded.address, out.address),
+        memory,
+    )
     got = out.read()
     for row in range(16):
         for column in range(inner):
@@ -176,7 +197,9 @@ def test_wgmma_descriptors_k_major(code):
     for row in range(24):
         for chunk in range(2):
             core_row, group = row % 8, row // 8
-            plain = start + group * stride + (core_row * width + chunk * 16 if width else core_row * 16 + chunk * leading)
+            plain = (
+                start + group * stride + (core_row * width + chunk * 16 if width else core_row * 16 + chunk * leading)
+            )
             assert addresses[row, chunk] == plain_swizzle(plain, width)
 
 
@@ -225,7 +248,12 @@ def test_wgmma_types_from_shared(name):
       mul.wide.u32 %w, %t, 16; add.s64 %w, %w, %o; st.global.v4.u32 [%w], {%d0, %d1, %d2, %d3}; ret;"""
     body = body.replace("SHAPE", shape).replace("REST", rest)
     out_type = np.int32 if name == "s8" else np.float32
-    _, memory = run_text(body, threads=128, shared_bytes=72 * 32, buffers=[("data", core, "input"), ("out", np.zeros((128, 4), out_type), "output")])
+    _, memory = run_text(
+        body,
+        threads=128,
+        shared_bytes=72 * 32,
+        buffers=[("data", core, "input"), ("out", np.zeros((128, 4), out_type), "output")],
+    )
     got = memory["out"].read()
     wanted = exact[:64] @ exact[64:].T
     for thread in range(128):

@@ -25,7 +25,9 @@ def check(text, function, a=A, b=B, c=C, kind="b32"):
     bits = 64 if kind == "b64" else 32
     expected = [function(int(x), int(y), int(z)) & ((1 << bits) - 1) for x, y, z in zip(a, b, c, strict=True)]
     wrong = [i for i in range(N) if int(out[i]) != expected[i]]
-    assert not wrong, f"{text}: a={a[wrong[0]]:#x} b={b[wrong[0]]:#x} c={c[wrong[0]]:#x} got {out[wrong[0]]:#x} wanted {expected[wrong[0]]:#x}"
+    assert not wrong, (
+        f"{text}: a={a[wrong[0]]:#x} b={b[wrong[0]]:#x} c={c[wrong[0]]:#x} got {out[wrong[0]]:#x} wanted {expected[wrong[0]]:#x}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,9 @@ def test_carry_chain_adds_64_bits():
         assert (int(out["h2"][i]), int(out["l2"][i])) == (int(B[i]), int(A[i]))
 
 
-@pytest.mark.parametrize("table", [0x00, 0x01, 0x3C, 0x80, 0x96, 0xC0, 0xCA, 0xD8, 0xE4, 0xE8, 0xEA, 0xF8, 0xFC, 0xFE, 0x6A, 0x78, 0xFF])
+@pytest.mark.parametrize(
+    "table", [0x00, 0x01, 0x3C, 0x80, 0x96, 0xC0, 0xCA, 0xD8, 0xE4, 0xE8, 0xEA, 0xF8, 0xFC, 0xFE, 0x6A, 0x78, 0xFF]
+)
 def test_lop3_follows_its_truth_table(table):
     def function(a, b, c):
         out = 0
@@ -165,7 +169,12 @@ def bfe(a, position, length, is_signed, bits=32):
 
 def test_bit_fields():
     for kind in ("u32", "s32"):
-        check(f"bfe.{kind} %d, %a, %b, %c;", lambda a, b, c, s=kind == "s32": bfe(a, b, c, s), b=SMALL % 33, c=SMALL[::-1] % 33)
+        check(
+            f"bfe.{kind} %d, %a, %b, %c;",
+            lambda a, b, c, s=kind == "s32": bfe(a, b, c, s),
+            b=SMALL % 33,
+            c=SMALL[::-1] % 33,
+        )
 
     def bfi(a, b, c):
         position, length = 5, c

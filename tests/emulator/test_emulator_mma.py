@@ -104,14 +104,21 @@ def test_ldmatrix_gives_the_fragments_of_its_matrices(transposed):
     """Matrix j is rows 8j..8j+7 of 16 bytes; register j of a lane holds the elements of the ISA's figure."""
     rng = np.random.default_rng(1)
     words = rng.integers(0, 2**32, (32, 4), dtype=np.uint32)
-    body = FILL + f"ldmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.shared.b16 {{%d0, %d1, %d2, %d3}}, [%w0];"
+    body = (
+        FILL
+        + f"ldmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.shared.b16 {{%d0, %d1, %d2, %d3}}, [%w0];"
+    )
     memory_outputs = {f"d{j}": "b32" for j in range(4)}
     out = evaluate(body, memory_outputs, shared_bytes=4096, a=words[:, 0], b=words[:, 1], c=words[:, 2], e=words[:, 3])
     table = words.view(np.uint16).reshape(4, 8, 8)
     for j in range(4):
         for lane in LANES:
             row, column = lane // 4, 2 * (lane % 4)
-            pair = (table[j, column, row], table[j, column + 1, row]) if transposed else (table[j, row, column], table[j, row, column + 1])
+            pair = (
+                (table[j, column, row], table[j, column + 1, row])
+                if transposed
+                else (table[j, row, column], table[j, row, column + 1])
+            )
             assert int(out[f"d{j}"][lane]) == int(pair[0]) | int(pair[1]) << 16
 
 
@@ -119,11 +126,22 @@ def test_stmatrix_undoes_ldmatrix():
     rng = np.random.default_rng(2)
     words = rng.integers(0, 2**32, (32, 4), dtype=np.uint32)
     for transposed in ("", ".trans"):
-        body = FILL + f"""ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{%x0, %x1, %x2, %x3}}, [%w0]; add.u32 %w0, %w0, 512;
+        body = (
+            FILL
+            + f"""ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{%x0, %x1, %x2, %x3}}, [%w0]; add.u32 %w0, %w0, 512;
           stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%w0], {{%x0, %x1, %x2, %x3}}; bar.warp.sync -1;
           ld.shared.v4.u32 {{%d0, %d1, %d2, %d3}}, [%w0];"""
+        )
         body = ".reg .b32 %x0, %x1, %x2, %x3;" + body
-        out = evaluate(body, {f"d{j}": "b32" for j in range(4)}, shared_bytes=4096, a=words[:, 0], b=words[:, 1], c=words[:, 2], e=words[:, 3])
+        out = evaluate(
+            body,
+            {f"d{j}": "b32" for j in range(4)},
+            shared_bytes=4096,
+            a=words[:, 0],
+            b=words[:, 1],
+            c=words[:, 2],
+            e=words[:, 3],
+        )
         assert np.array_equal(np.stack([out[f"d{j}"] for j in range(4)], axis=1), words)
 
 
@@ -194,7 +212,10 @@ def test_mma_multiplies(shape, d_type, a_type, b_type, bits, place_a):
             inputs[f"c{i}"] = np.array(pair, np.uint16).view(np.uint32)
         else:
             inputs[f"c{i}"] = np.array([c[isa_c(t, i)] for t in LANES])
-    names = {v: "{" + ", ".join(f"%{v}{i}" for i in range(n)) + "}" for v, n in (("a", regs_a), ("b", regs_b), ("c", accumulators), ("d", accumulators))}
+    names = {
+        v: "{" + ", ".join(f"%{v}{i}" for i in range(n)) + "}"
+        for v, n in (("a", regs_a), ("b", regs_b), ("c", accumulators), ("d", accumulators))
+    }
     text = f"mma.sync.aligned.{shape}.row.col.{d_type}.{a_type}.{b_type}.{d_type} {names['d']}, {names['a']}, {names['b']}, {names['c']};"
     out = evaluate(text, {f"d{i}": "b32" for i in range(accumulators)}, **inputs)
     got = np.zeros((16, 8))
@@ -212,10 +233,17 @@ def test_mma_multiplies(shape, d_type, a_type, b_type, bits, place_a):
 
 def test_integer_accumulators_wrap_or_saturate():
     ones = np.full(32, 0x7F7F7F7F, np.uint32)
-    inputs = {f"a{i}": ones for i in range(4)} | {f"b{i}": ones for i in range(2)} | {"c0": np.full(32, 2**31 - 1, np.uint32)}
+    inputs = (
+        {f"a{i}": ones for i in range(4)}
+        | {f"b{i}": ones for i in range(2)}
+        | {"c0": np.full(32, 2**31 - 1, np.uint32)}
+    )
     text = "mma.sync.aligned.m16n8k32.row.col{}.s32.s8.s8.s32 {{%d0,%d1,%d2,%d3}}, {{%a0,%a1,%a2,%a3}}, {{%b0,%b1}}, {{%c0,%c0,%c0,%c0}};"
     outputs = {f"d{i}": "b32" for i in range(4)}
-    assert (evaluate(text.format(""), outputs, **inputs)["d0"].view(np.int32) == (2**31 - 1 + 32 * 127 * 127 + 2**31) % 2**32 - 2**31).all()
+    assert (
+        evaluate(text.format(""), outputs, **inputs)["d0"].view(np.int32)
+        == (2**31 - 1 + 32 * 127 * 127 + 2**31) % 2**32 - 2**31
+    ).all()
     assert (evaluate(text.format(".satfinite"), outputs, **inputs)["d0"].view(np.int32) == 2**31 - 1).all()
 
 
@@ -230,7 +258,11 @@ def test_block_scaled_kinds():
         lane_a[4 * (row % 8) + row // 8] = int(scale_a[row]) << 8  # byte id 1, thread id 0
     for column in range(8):
         lane_b[4 * column + 2] = int(scale_b[column])  # byte id 0, thread id 2
-    inputs = {f"a{i}": words_a[:, i] for i in range(4)} | {f"b{i}": words_b[:, i] for i in range(2)} | {"sa": lane_a, "sb": lane_b}
+    inputs = (
+        {f"a{i}": words_a[:, i] for i in range(4)}
+        | {f"b{i}": words_b[:, i] for i in range(2)}
+        | {"sa": lane_a, "sb": lane_b}
+    )
     text = """mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32.e4m3.e2m1.f32.ue8m0
       {%d0,%d1,%d2,%d3}, {%a0,%a1,%a2,%a3}, {%b0,%b1}, {0f00000000,0f00000000,0f00000000,0f00000000}, %sa, {1, 0}, %sb, {0, 2};"""
     out = evaluate(text, {f"d{i}": "f32" for i in range(4)}, **inputs)
@@ -251,7 +283,11 @@ def test_block_scaled_kinds():
         lane_a[4 * (row % 8) + row // 8] = sum(int(s) << 8 * j for j, s in enumerate(scale_a[row]))
     for column in range(8):
         lane_b[4 * column] = sum(int(s) << 8 * j for j, s in enumerate(scale_b[column]))
-    inputs = {f"a{i}": words_a[:, i] for i in range(4)} | {f"b{i}": words_b[:, i] for i in range(2)} | {"sa": lane_a, "sb": lane_b}
+    inputs = (
+        {f"a{i}": words_a[:, i] for i in range(4)}
+        | {f"b{i}": words_b[:, i] for i in range(2)}
+        | {"sa": lane_a, "sb": lane_b}
+    )
     text = """mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::4X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue4m3
       {%d0,%d1,%d2,%d3}, {%a0,%a1,%a2,%a3}, {%b0,%b1}, {0f00000000,0f00000000,0f00000000,0f00000000}, %sa, {0, 0}, %sb, {0, 0};"""
     out = evaluate(text, {f"d{i}": "f32" for i in range(4)}, **inputs)

@@ -3,8 +3,12 @@ Imported by `machine`; each room calls `decode.instruction`.
 Assumes rooms do not depend on each other's order."""
 
 from tests.emulator.instructions import (  # noqa: F401
+    access,
     async_copy,
+    atomic,
+    bits,
     bulk,
+    compare,
     convert,
     float,
     half,

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.decode import Modifiers, instruction, unknown
+from tests.emulator.decode import CACHE, Modifiers, instruction, unknown
 from tests.emulator.errors import Fault
-from tests.emulator.instructions.move import CACHE
 from tests.emulator.program import Immediate
 
 
@@ -162,8 +161,16 @@ def wait(c, count, everything=False):
             land(c, copy, done)
             keep = ~done
             left.append(
-                Copy(copy.ins, copy.threads[keep], copy.lanes[keep], copy.addresses[keep], copy.data[keep],
-                     copy.granules[keep], copy.group[keep], copy.shared)  # fmt: skip
+                Copy(
+                    copy.ins,
+                    copy.threads[keep],
+                    copy.lanes[keep],
+                    copy.addresses[keep],
+                    copy.data[keep],
+                    copy.granules[keep],
+                    copy.group[keep],
+                    copy.shared,
+                )  # fmt: skip
             )
         else:
             left.append(copy)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.decode import TYPES, Modifiers, unknown
+from tests.emulator.decode import CACHE, TYPES, Modifiers, unknown
 from tests.emulator.errors import Fault
 from tests.emulator.instructions import mbarrier
-from tests.emulator.instructions.move import CACHE, _atomic_function
+from tests.emulator.instructions.atomic import atomic_function
 from tests.emulator.memory import PARAM_WINDOW
 from tests.emulator.tensor_map import number_of
 
@@ -119,7 +119,9 @@ def deliver_at(c, shared, where, data, bar_address, thread, unit, count_bytes=No
     # runs of neighbouring units, so that landing is a few slice copies
     breaks = np.flatnonzero(np.diff(where) != unit) + 1
     for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(where)], strict=True):
-        barrier.copies.append((shared, granules[first:last].reshape(-1), int(where[first]), rows[first:last].reshape(-1)))
+        barrier.copies.append(
+            (shared, granules[first:last].reshape(-1), int(where[first]), rows[first:last].reshape(-1))
+        )
     barrier.tx -= len(data) if count_bytes is None else count_bytes
     c.events += 1
     barrier.advance(c)
@@ -159,7 +161,9 @@ def _bulk_store(d, ins):
         for lane, thread in each(c):
             count, at, target = int(c.full(amount(c))[lane]), int(origin(c)[lane]), int(to(c)[lane])
             if count % 16 or target % 16:
-                raise Fault("misaligned", f"bulk store of {count} bytes to {target:#x}: both must be multiples of 16", [thread])
+                raise Fault(
+                    "misaligned", f"bulk store of {count} bytes to {target:#x}: both must be multiples of 16", [thread]
+                )
             data = shared_source(c, at, count, thread, "cp.async.bulk store")
             addresses = np.arange(target, target + count, 16, dtype=np.uint64)
             c.memory.store(addresses, data.reshape(-1, 16), np.full(len(addresses), thread), "cp.async.bulk store")
@@ -180,7 +184,7 @@ def reduce_bulk(d, ins):
     to, origin = d.address(ins.operands[0], ins), d.address(ins.operands[1], ins)
     amount = d.read(ins.operands[2], "u32", ins)
     dtype = np.dtype(TYPES[kind])
-    function = _atomic_function(op, kind, ins)
+    function = atomic_function(op, kind, ins)
 
     def run(c):
         for lane, thread in each(c):
@@ -211,7 +215,9 @@ def tensor_map(c, address, thread):
         data = c.memory.load(addresses, 16, threads, "tensor map load")
     found = c.memory.tensor_maps.get(number_of(data.reshape(-1).tobytes()))
     if found is None:
-        raise Fault("bad tensor map", f"the 128 bytes at {address:#x} are no tensor map of this memory", [thread], [address])
+        raise Fault(
+            "bad tensor map", f"the 128 bytes at {address:#x} are no tensor map of this memory", [thread], [address]
+        )
     return found
 
 
@@ -234,11 +240,17 @@ def _tensor(d, ins, m):
             found = tensor_map(c, int(source(c)[lane]), thread)
             point = [int(c.full(r(c))[lane]) for r in coordinates]
             if len(point) != len(found.sizes):
-                raise Fault("bad tensor map", f"{len(point)} coordinates for a tensor of {len(found.sizes)} dimensions", [thread])
+                raise Fault(
+                    "bad tensor map",
+                    f"{len(point)} coordinates for a tensor of {len(found.sizes)} dimensions",
+                    [thread],
+                )
             data = box_bytes(c, found, point, thread)
             address, bar_address = int(to(c)[lane]), int(bar(c)[lane])
             if address % 128:
-                raise Fault("misaligned", f"tensor copy to shared {address:#x}, not a multiple of 128", [thread], [address])
+                raise Fault(
+                    "misaligned", f"tensor copy to shared {address:#x}, not a multiple of 128", [thread], [address]
+                )
             for place, bar_place in multicast_targets(c, address, bar_address, mask and int(c.full(mask(c))[lane])):
                 ((shared, _, base, _),) = c.shared_targets(np.array([place], np.uint64), np.array([thread]))
                 where = chunk_addresses(found, int(base[0]))
@@ -306,7 +318,9 @@ def _tensor_store(d, ins, m, reduce):
                 kind = found.dtype
                 dtype = np.dtype(TYPES[kind])
                 old = c.memory.load(addresses, found.element, ids, "tensor reduction").view(dtype)[:, 0]
-                new = np.asarray(_atomic_function(op, kind, ins)(old, np.ascontiguousarray(values).view(dtype)[:, 0]), dtype)
+                new = np.asarray(
+                    atomic_function(op, kind, ins)(old, np.ascontiguousarray(values).view(dtype)[:, 0]), dtype
+                )
                 values = new.view(np.uint8).reshape(len(new), -1)
             if len(addresses):
                 c.memory.store(addresses, values, ids, "tensor store")

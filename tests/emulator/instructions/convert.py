@@ -108,7 +108,9 @@ def narrow(kind, value, mode="rn", finite=False):
         value = value.astype(np.float64)
     if finite:
         limit = 65504.0 if kind == "f16" else 3.3895313892515355e38
-        value = np.where(np.isinf(value) | (np.abs(value) > limit), np.copysign(limit, value), value).astype(value.dtype)
+        value = np.where(np.isinf(value) | (np.abs(value) > limit), np.copysign(limit, value), value).astype(
+            value.dtype
+        )
     if kind == "f16":
         return to_half(value, mode)
     if value.dtype == np.float64:

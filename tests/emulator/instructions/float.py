@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.decode import TYPES, Modifiers, instruction, unknown
+from tests.emulator.decode import HALF_TYPES, TYPES, Modifiers, instruction, unknown
 from tests.emulator.floats import add_to_odd, fma_to_odd
 
 _TINY = np.float32(1.17549435e-38)
@@ -119,7 +119,6 @@ def fma(d, ins, kind):
 @instruction("fma", forms=("fma.rn{.ftz}{.sat}.f32", "fma.rn{.relu}.f16x2", "fma.rn.bf16x2", "fma.rn.f64"))
 def fma_rule(d, ins):
     from tests.emulator.instructions import half
-    from tests.emulator.instructions.integer import HALF_TYPES
 
     if any(t in ins.modifiers for t in HALF_TYPES):
         return half.fma(d, ins, ins.modifiers[-1])
@@ -176,7 +175,6 @@ _UNARY = {
 @instruction(*_UNARY, forms=("rcp|sqrt.rn|approx{.ftz}.f32", "ex2|lg2|rsqrt|tanh.approx{.ftz}.f32", "ex2.approx.f16x2"))
 def unary(d, ins):
     from tests.emulator.instructions import half
-    from tests.emulator.instructions.integer import HALF_TYPES
 
     function = _UNARY[ins.opcode]
     if any(t in ins.modifiers for t in HALF_TYPES):
@@ -187,9 +185,7 @@ def unary(d, ins):
     if kind == "f64":
         return _finish(d, ins, m, kind, function, ins.operands[1:2])
     # through float64, so that the one rounding is the last
-    return _finish(
-        d, ins, m, kind, lambda x: function(np.asarray(x, np.float64)).astype(np.float32), ins.operands[1:2]
-    )
+    return _finish(d, ins, m, kind, lambda x: function(np.asarray(x, np.float64)).astype(np.float32), ins.operands[1:2])
 
 
 @instruction("copysign")

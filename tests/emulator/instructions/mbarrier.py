@@ -262,8 +262,16 @@ def copy_arrive(d, ins):
                 keep = ~mine
                 if keep.any():
                     left.append(
-                        Copy(copy.ins, copy.threads[keep], copy.lanes[keep], copy.addresses[keep], copy.data[keep],
-                             copy.granules[keep], copy.group[keep], copy.shared)  # fmt: skip
+                        Copy(
+                            copy.ins,
+                            copy.threads[keep],
+                            copy.lanes[keep],
+                            copy.addresses[keep],
+                            copy.data[keep],
+                            copy.granules[keep],
+                            copy.group[keep],
+                            copy.shared,
+                        )  # fmt: skip
                     )
             c.copies = left
             if not no_increment:

@@ -64,7 +64,9 @@ def chunk_addresses(descriptor, rows, transposed, k_count):
 def shared_operand(c, descriptor, rows, bits, kind, transposed, warps, what):
     """float64 or int64 [rows, k] read through a descriptor by the async proxy; returns (matrix, in-flight tokens)."""
     if descriptor >> 49 & 7:
-        raise Fault("bad descriptor", f"wgmma descriptor of {what} with a base offset is not modelled", c.thread_ids[:1])
+        raise Fault(
+            "bad descriptor", f"wgmma descriptor of {what} with a base offset is not modelled", c.thread_ids[:1]
+        )
     k = 256 // bits
     addresses = chunk_addresses(descriptor, rows, transposed, k)
     flat = addresses.reshape(-1)
@@ -157,7 +159,9 @@ def wgmma(d, ins):
             a_words = c.full(a_read(c)).reshape(-1, 32)[:, 0]
         for descriptor in np.unique(b_words[warps]).tolist():
             mine = [int(w) for w in warps if b_words[w] == descriptor]
-            b, reads = shared_operand(c, descriptor, n, bits, b_type, bool(transpose_b), [w + c.warp_offset for w in mine], "B")
+            b, reads = shared_operand(
+                c, descriptor, n, bits, b_type, bool(transpose_b), [w + c.warp_offset for w in mine], "B"
+            )
             for w, token in zip(mine, reads, strict=True):
                 tokens[w].append(token)
                 if from_registers:
