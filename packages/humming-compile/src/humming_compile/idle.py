@@ -6,14 +6,18 @@ Assumes that pools end their own workers; this file only says when to look.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
+
+_LINGER_SECONDS = 0.1
 
 
 class IdleWatch:
     """Calls `look`, which ends what has been idle for too long and returns the seconds until the next look, or None.
 
-    The thread ends when `look` returns None and starts again with `start`. It is paused during a fork: a child must not
+    The thread ends when `look` returns None and starts again with `start`. It is ended before a fork: a child must not
     begin while it holds a lock, and Python warns about forks of processes that have threads.
     """
 
@@ -25,7 +29,6 @@ class IdleWatch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
-        self._paused = False
 
     def start(self) -> None:
         """Makes the thread run if it does not."""
@@ -41,18 +44,16 @@ class IdleWatch:
                     self._thread = None
 
     def before_fork(self) -> None:
-        """Stops the thread and waits until it has ended."""
+        """Stops the thread and waits until it has ended. There should be nothing idle then that it would miss."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._stopped.set()
-        self._paused = thread is not None
         if thread is not None:
             thread.join()
-
-    def after_fork_in_parent(self) -> None:
-        """Goes on as before the fork."""
-        if self._paused:
-            self.start()
+            # The system counts it for a moment longer, and that count is what Python looks at.
+            deadline = time.monotonic() + _LINGER_SECONDS
+            while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < deadline:
+                time.sleep(0.0002)
 
     def after_fork_in_child(self) -> None:
         """Forgets the parent's thread and its locks."""

@@ -273,14 +273,15 @@ class Pool:
         else:
             worker.stop()
 
-    def end_idle(self) -> float | None:
+    def end_idle(self, longer_than: float | None = None) -> float | None:
         """Ends workers that have been idle for too long; the seconds until the next one will be, None without any."""
+        limit = self._idle_seconds if longer_than is None else longer_than
         ended = []
         with self._changed:
-            while self._idle and self._idle[0][0] + self._idle_seconds <= time.monotonic():
+            while self._idle and self._idle[0][0] + limit <= time.monotonic():
                 ended.append(self._idle.pop(0)[1])
             self._workers.difference_update(ended)
-            remaining = self._idle[0][0] + self._idle_seconds - time.monotonic() if self._idle else None
+            remaining = self._idle[0][0] + limit - time.monotonic() if self._idle else None
         for worker in ended:
             worker.stop()
         return remaining
@@ -342,13 +343,11 @@ _idle_watch = IdleWatch(_end_idle_workers)
 
 
 def _before_fork() -> None:
+    """No thread may run during a fork, so none can watch idle workers: they end, and come back when needed."""
     _no_fork_now.acquire()
     _idle_watch.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    _idle_watch.after_fork_in_parent()
-    _no_fork_now.release()
+    for pool in list(_pools):
+        pool.end_idle(longer_than=0)
 
 
 def _after_fork_in_child() -> None:
@@ -364,4 +363,4 @@ def _end_workers(workers: set[Worker]) -> None:
         worker.kill()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_no_fork_now.release, after_in_child=_after_fork_in_child)
