@@ -107,7 +107,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_script(tmp_path: Path) -> Run:
     """Runs a script in a fresh Python process, away from the source tree, and returns the completed process."""
 
-    def run(script: str, *, environment: dict[str, str | None] | None = None, **options: object):
+    def run(script: str, *, environment: dict[str, str | None] | None = None, seconds: float = 60, **options: object):
         variables = {**os.environ, **(environment or {})}
         return subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)],
@@ -115,7 +115,7 @@ def run_script(tmp_path: Path) -> Run:
             cwd=tmp_path,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=seconds,
             **options,
         )
 

@@ -95,13 +95,17 @@ def test_temporary_files_of_ended_processes_go_and_those_of_others_stay(store: S
     ended = f"{key}.{machine}.{ended_process()}.{random}.tmp"
     elsewhere = f"{key}.00000000.{ended_process()}.{random}.tmp"
     old = f"{key}.00000001.{ended_process()}.{random}.tmp"
-    lock, old_lock = f"{KEY}.lock", f"{'f' * 64}.lock"
-    for item in (name, running, ended, elsewhere, old, lock, old_lock, "notes.tmp"):
+    lock, held_lock, old_lock = (f"{digit * 64}.lock" for digit in "def")
+    for item in (name, running, ended, elsewhere, old, lock, held_lock, old_lock, "notes.tmp"):
         (store.folder / item).write_text("")
     two_days_ago = time.time() - 2 * 86400
-    for item in (old, old_lock, "notes.tmp"):
+    for item in (old, "notes.tmp"):
         os.utime(store.folder / item, (two_days_ago, two_days_ago))
-    Store(store.folder, limit_bytes=10**9).publish(entry("a"))
+    with store.lock("e" * 64, 1) as held:
+        for item in (held_lock, old_lock):
+            os.utime(store.folder / item, (time.time() - 100, time.time() - 100))
+        Store(store.folder, limit_bytes=10**9).publish(entry("a"))
+        assert held and (store.folder / held_lock).exists()
     left = {path.name for path in store.folder.iterdir()} - {f"{KEY}.entry", f"{'a' * 64}.entry"}
     assert left == {name, running, elsewhere, lock, "notes.tmp"}
 

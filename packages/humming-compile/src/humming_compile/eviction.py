@@ -7,6 +7,7 @@ Assumes nothing of other processes: a file that is removed here may be in use, o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -21,6 +22,7 @@ ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.entry\Z")
 LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[0-9a-f.]+\.tmp)\Z")
 _TEMPORARY_NAME = re.compile(r"[0-9a-f]{64}\.([0-9a-f]{8})\.([0-9]+)\.[0-9a-f]+\.tmp\Z")
 _LEFTOVER_SECONDS = 86400.0  # no compile takes a day, so nobody writes a temporary file or holds a lock that long
+_LOCK_SECONDS = 60.0  # much more than passes between making a lock file and locking it
 _KEPT_PART = 0.9  # of the size limit: room for some entries, so that not each of them evicts
 
 
@@ -53,7 +55,7 @@ def evict(folder: Path, limit_bytes: int, *, now: float, keep: str) -> Evicted:
             continue
         if ENTRY_NAME.match(item.name):
             found.append((state.st_mtime, state.st_size, item.name))
-        elif LEFTOVER_NAME.match(item.name) and _is_left(item.name, now - state.st_mtime):
+        elif LEFTOVER_NAME.match(item.name) and _is_left(item, now - state.st_mtime):
             leftovers += _removed(item.path)
     total = sum(size for _, size, _ in found)
     entries = removed_bytes = 0
@@ -83,12 +85,28 @@ def _removed(path: str | Path) -> bool:
     return False
 
 
-def _is_left(name: str, age: float) -> bool:
-    """Whether a lock or temporary file is certainly nobody's: its process has ended here, or it is a day old."""
-    match = _TEMPORARY_NAME.match(name)
-    if match is not None and match[1] == _machine() and not _runs(int(match[2])):
+def _is_left(item: os.DirEntry[str], age: float) -> bool:
+    """Whether a lock or temporary file is certainly nobody's: its process has ended, or it is a day old."""
+    if age > _LEFTOVER_SECONDS:
         return True
-    return age > _LEFTOVER_SECONDS
+    match = _TEMPORARY_NAME.match(item.name)
+    if match is not None:
+        return match[1] == _machine() and not _runs(int(match[2]))
+    return age > _LOCK_SECONDS and item.name.endswith(".lock") and not _is_held(item.path)
+
+
+def _is_held(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # another user's, or gone
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:  # held, or no locks here
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def _runs(process: int) -> bool:
