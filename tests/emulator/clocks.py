@@ -3,8 +3,8 @@ Used by the shadows of shared and global memory, by barriers, mbarriers and rele
 Assumes one agent per warp, in order of blocks, and further agents (one per mbarrier) that have no row of their own.
 
 table[w, a] is the newest clock of agent a that warp w has seen through synchronisation; table[w, w] is its own clock,
-which passes on at every barrier, arrival, release or fence. A write by thread t of warp v at clock k may be relied on by
-warp w when table[w, v] >= k, by another lane of v when v's clock has passed k, and by t itself at once.
+which passes on at every barrier, arrival, release or fence. A write by thread t of warp v at clock k may be relied on
+by warp w when table[w, v] >= k, by another lane of v when v's clock has passed k, and by t itself at once.
 """
 
 from __future__ import annotations

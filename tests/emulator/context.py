@@ -253,7 +253,7 @@ class Context:
             shared.atomic[granules] = True
 
     def proxy_fence(self):
-        """fence.proxy.async: generic writes that the executing warps made or can see become visible to the async proxy."""
+        """fence.proxy.async: writes that the executing warps made or can see become visible to the async proxy."""
         for member in self.cluster:
             shared = member.shared
             granules = np.flatnonzero(shared.proxy_generic)

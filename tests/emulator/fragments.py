@@ -1,9 +1,9 @@
-"""Where the elements of a tensor-core operand lie: coordinate(lane, register, element) of every mma.sync shape, and wgmma.
+"""Where the elements of a tensor-core operand lie: (row, column) of a lane, register and element, in mma.sync, wgmma.
 Called by the mma and wgmma rooms and by tests; the drawings are those of the PTX ISA, section on mma fragments.
 Assumes a warp of 32 lanes; `bits` is the width of one element of A and B; accumulators are 32-bit or packed f16.
 
-One drawing covers all: rows of A go by group = lane / 4, columns by pairs, quads or octets at (lane % 4) * per_register,
-registers step first over row + 8, then over the second half of the columns:
+One drawing covers all: rows of A go by group = lane / 4, columns by pairs, quads or octets at (lane % 4) *
+per_register; registers step first over row + 8, then over the second half of the columns:
 
         columns    0 .. half-1      half .. k-1
     rows 0..7      register 0       register 2

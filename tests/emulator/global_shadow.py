@@ -63,10 +63,10 @@ class GlobalShadow:
         same = owner // self.threads == thread // self.threads
         place = "" if same else f"block {self.blocks[owner // self.threads]} "
         need = "no barrier" if same else "no release and acquire (fence and atomic, then a barrier for the other warps)"
-        name = self.allocation.name
+        name, offset = self.allocation.name, granule * self.granule - self.allocation.lead
         raise Fault(
             "global race",
-            f"global {verb} of {size} bytes: byte {granule * self.granule - self.allocation.lead} of {name} was {earlier} by "
+            f"global {verb} of {size} bytes: byte {offset} of {name} was {earlier} by "
             f"{place}warp {owner % self.threads // 32} lane {owner % 32}, {need} between",
             threads[rows],
             addresses[rows],

@@ -1,6 +1,7 @@
 """CUDA sources of small Hopper kernels: tensor copies, an mbarrier ring, wgmma, a cluster.
 Called by test_emulator_hopper.py and test_emulator_hopper_mutants.py.
 Assumes compute_90a; each text is complete, so that a mutant is a plain text edit of it."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 COMMON = r"""
 typedef unsigned u32; typedef unsigned long long u64; typedef unsigned short u16;

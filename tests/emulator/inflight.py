@@ -157,7 +157,8 @@ def _wrap(run, ins, written, read, guard):
                 if flying is not None and ((flying > 0) & active).any():
                     raise Fault(
                         "missing wait",
-                        f"register {state.names[register]} is written while {what} is in flight; wgmma.wait_group comes first",
+                        f"register {state.names[register]} is written while {what} is in flight; "
+                        "wgmma.wait_group comes first",
                         (flying > 0) & active,
                     )
         run(c)

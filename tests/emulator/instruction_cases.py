@@ -1,6 +1,7 @@
 """Instructions on random operands, as snippets: recorded once on a GPU, re-checked by the emulator on every machine.
 Called by record_on_device.py and test_emulator_fixtures.py.
 Assumes compute capability 9.0; `tolerance` is relative to the largest magnitude of the output, 0 means bit for bit."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

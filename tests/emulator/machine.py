@@ -39,7 +39,7 @@ class Machine:
         for index, kind in enumerate(self.program.registers):
             # all ones: NaN as a float, so that a use that no checker sees still shows
             storage = np.dtype(storage_of(kind))
-            c.R[index] = np.zeros(c.T, bool) if storage == bool else np.full(c.T, np.iinfo(storage).max, storage)
+            c.R[index] = np.zeros(c.T, bool) if kind == "pred" else np.full(c.T, np.iinfo(storage).max, storage)
 
     # -- bookkeeping -------------------------------------------------------------------------------
 
@@ -242,9 +242,9 @@ class Machine:
 
         for identifier, barrier in self.barriers.items():
             expected = barrier.expected if barrier.expected is not None else int(c.alive.sum())
-            for pc, mask, terminator, _ in barrier.waiting:
+            for _, mask, terminator, _ in barrier.waiting:
                 lines.append(
-                    f"{where(mask)} wait at barrier {identifier} ({barrier.arrived} of {expected} threads have arrived), "
+                    f"{where(mask)} wait at barrier {identifier} ({barrier.arrived} of {expected} threads arrived), "
                     f"PTX line {terminator.ins.line}: {terminator.ins.text}"
                 )
         for pc, mask in self.stalled.items():

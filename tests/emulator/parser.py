@@ -74,10 +74,8 @@ def parse_number(text):
     match = re.match(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$", text)
     if match:
         digits = match.group(2)
-        if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
-            value = int(digits, 8)
-        else:
-            value = int(digits, 0)
+        is_octal = len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567"
+        value = int(digits, 8 if is_octal else 0)
         return Immediate(-value if match.group(1) else value)
     match = re.match(r"-?\d+\.\d*(?:[eE][-+]?\d+)?$", text)
     if match:
@@ -387,7 +385,7 @@ class _Body:
             rest = name[match.end() :] + " " + rest
             name = match.group()
         opcode, *modifiers = name.split(".")
-        modifiers = tuple(part for m in modifiers for part in ([m] if "::" not in m else [m]))
+        modifiers = tuple(modifiers)
         if opcode == "call":
             operands = (Symbol(rest),)
         else:

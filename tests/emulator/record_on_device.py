@@ -1,7 +1,7 @@
 """Run the instruction cases and twenty composed kernels on a GPU and in the emulator, and compare.
 
-Run as `python -m tests.emulator.record_on_device OUT` on a machine with a Hopper GPU. Writes OUT/instructions.npz (outputs of
-the GPU, to be kept in tests/emulator/fixtures) and OUT/emulator_kernels.json (one row: largest difference per kernel).
+Run as `python -m tests.emulator.record_on_device OUT` on a machine with a Hopper GPU. Writes OUT/instructions.npz
+(outputs of the GPU, to be kept in tests/emulator/fixtures) and OUT/emulator_kernels.json (differences per kernel).
 Assumes torch with CUDA, cuda-bindings, and this checkout on the import path.
 """
 
@@ -17,7 +17,6 @@ import attrs
 import numpy as np
 import torch
 from humming_compile.module import ArgumentBuffer, load_function
-from humming_torch.packed_weight import PackedWeight
 
 from tests.emulator.dense_cases import DTYPES, DenseCase, Inputs, random_tunings, run_case
 from tests.emulator.instruction_cases import all_cases, difference, outputs_of
@@ -113,13 +112,7 @@ def compare_kernels(folder: Path) -> int:
         emulated = run_case(case, inputs=inputs, profile=False).output
         seconds = time.perf_counter() - begin
         kernel = DirectKernel(case.layer, case.compute, case.tuning, facts)
-        packed = PackedWeight(
-            **{
-                field.name: value.cuda() if isinstance(value, torch.Tensor) else value
-                for field in attrs.fields(PackedWeight)
-                for value in (getattr(inputs.packed, field.name),)
-            }
-        )
+        packed = inputs.packed.to("cuda")
         output = torch.full((case.m, case.n), float("nan"), dtype=DTYPES[case.activation], device="cuda")
         kernel.bind(packed, inputs.activation.cuda(), output)()
         torch.cuda.synchronize()
@@ -129,8 +122,16 @@ def compare_kernels(folder: Path) -> int:
         unit = float(torch.finfo(DTYPES[case.activation]).eps)
         ok = difference_ <= unit  # one step of the output's rounding at its largest magnitude
         wrong += not ok
-        row = {"kernel": kernel.source.symbol, "m": case.m, "n": case.n, "k": case.k, "difference": difference_,
-               "equal": float((real == model).double().mean()), "emulated_seconds": round(seconds, 3), "ok": ok}  # fmt: skip
+        row = {
+            "kernel": kernel.source.symbol,
+            "m": case.m,
+            "n": case.n,
+            "k": case.k,
+            "difference": difference_,
+            "equal": float((real == model).double().mean()),
+            "emulated_seconds": round(seconds, 3),
+            "ok": ok,
+        }
         rows.append(row)
         print(json.dumps(row), flush=True)
     (folder / "emulator_kernels.json").write_text(

@@ -109,7 +109,7 @@ class SharedMemory:
         return visible, clock
 
     def on_read(self, addresses, size, threads, verb="load", collective=False):
-        """Check and note reads. `collective`: rows of ldmatrix, whose bytes go to other lanes than the addressing one."""
+        """Check and note reads. `collective`: rows of ldmatrix, whose bytes go to all lanes of the warp."""
         granules = self.granules(addresses, size)
         visible, clock = self._visible(granules, threads, not collective)
         never = clock == 0
@@ -210,8 +210,8 @@ class SharedMemory:
             writer = int(self.write_thread[granule])
             raise Fault(
                 "missing fence",
-                f"{verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} was written by an "
-                f"ordinary store of {self.warp_name(writer >> 5)} lane {writer & 31} with no fence.proxy.async after it",
+                f"{verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} was written by "
+                f"an ordinary store of {self.thread_name(writer)} with no fence.proxy.async after it",
                 threads[generic.any(axis=1)],
                 addresses[generic.any(axis=1)],
             )
@@ -243,6 +243,9 @@ class SharedMemory:
         if self.warps == self.warps_per_block:
             return f"warp {local}"
         return f"warp {local % self.warps_per_block} of block {local // self.warps_per_block} of the cluster"
+
+    def thread_name(self, thread):
+        return f"{self.warp_name(thread >> 5)} lane {thread & 31}"
 
     def _note(self, granule):
         while granule >= 0:
@@ -277,13 +280,10 @@ class SharedMemory:
                 threads[rows],
                 addresses[rows],
             )
-        if writer >> 5 == thread >> 5:
-            need = "no bar.warp.sync (or wider barrier) between"
-        else:
-            need = "no barrier between"
+        need = "no bar.warp.sync (or wider barrier) between" if writer >> 5 == thread >> 5 else "no barrier between"
         raise Fault(
             "shared race",
-            f"{place}: byte {granule * self.granule:#x} was written by {self.warp_name(writer >> 5)} lane {writer & 31}, "
+            f"{place}: byte {granule * self.granule:#x} was written by {self.thread_name(writer)}, "
             f"{need} that write and this {kind}",
             threads[rows],
             addresses[rows],
@@ -295,6 +295,8 @@ class SharedMemory:
         column, reader = (int(v) for v in np.argwhere(late[row])[0])
         thread = int(threads[row])
         granule = int(granules[row, column])
+        reader_name = self.warp_name(reader + self.first_warp)
+        place = f"shared {verb} of {size} bytes at {int(addresses[row]):#x}"
         if self.read_clock[granule, reader] == PENDING:
             note = next(
                 (n for g, w, n in self.async_reads.values() if w - self.first_warp == reader and granule in g), None
@@ -302,8 +304,8 @@ class SharedMemory:
             what = f" (PTX line {note.line}: {note.text[:60]})" if note is not None else ""
             raise Fault(
                 "missing wait",
-                f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} is still being "
-                f"read asynchronously for {self.warp_name(reader + self.first_warp)}{what}; its wait_group comes first",
+                f"{place}: byte {granule * self.granule:#x} is still being "
+                f"read asynchronously for {reader_name}{what}; its wait_group comes first",
                 threads[rows],
                 addresses[rows],
             )
@@ -312,7 +314,7 @@ class SharedMemory:
         raise Fault(
             "shared race",
             f"shared {verb} of {size} bytes at {int(addresses[row]):#x}: byte "
-            f"{granule * self.granule:#x} was read by {self.warp_name(reader + self.first_warp)}, {need} that read and this write",
+            f"{granule * self.granule:#x} was read by {reader_name}, {need} that read and this write",
             threads[rows],
             addresses[rows],
         )

@@ -1,6 +1,7 @@
 """Branches, loops, barriers, warp exchanges, blocks that wait for each other.
 Run by pytest.
 Assumes the CUDA sources compile with the NVRTC at hand."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

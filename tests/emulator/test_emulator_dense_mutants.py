@@ -1,6 +1,7 @@
 """Mutation tests: one edit of a header of a composed kernel, and the emulator names the mistake.
 Run by pytest.
 Assumes each edited text stands exactly once in its header; a test that cannot find it asks to be brought up to date."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

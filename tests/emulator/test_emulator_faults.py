@@ -1,6 +1,7 @@
 """Every checker: a kernel with one mistake is stopped with a message that names the place.
 Run by pytest.
 Assumes that the same kernel without the mistake runs, which each test shows first."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

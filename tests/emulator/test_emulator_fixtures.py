@@ -1,6 +1,7 @@
 """The instruction cases run in the emulator, assemble for Hopper, and match what a GPU gave where that has been recorded.
 Run by pytest.
 Assumes fixtures/instructions.npz, when there is one, was written by record_on_device.py from the same cases."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """f32, f16 and bf16 arithmetic and conversions against numpy, torch and exact fractions.
 Run by pytest.
 Assumes numpy's float16 and torch's bfloat16 round to nearest even."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

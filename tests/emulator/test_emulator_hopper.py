@@ -1,6 +1,7 @@
 """mbarrier, bulk and tensor copies, wgmma, clusters: whole kernels against numpy, layouts against plain loops.
 Run by pytest.
 Assumes NVRTC for compute_90a."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Integer instructions against plain Python integers.
 Run by pytest.
 Assumes nothing but Python's unbounded ints as the truth."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

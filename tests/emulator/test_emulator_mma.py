@@ -1,6 +1,7 @@
 """Fragment maps against the formulas of the PTX ISA, ldmatrix and mma.sync against plain matrices.
 Run by pytest.
 Assumes the formulas of the ISA's sections on mma fragments, written here by flat element index, as the ISA does."""
+# ruff: noqa: E501  (lines of CUDA and PTX text)
 
 from __future__ import annotations
 

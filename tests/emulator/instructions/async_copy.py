@@ -170,7 +170,7 @@ def wait(c, count, everything=False):
                     copy.granules[keep],
                     copy.group[keep],
                     copy.shared,
-                )  # fmt: skip
+                )
             )
         else:
             left.append(copy)

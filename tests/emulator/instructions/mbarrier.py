@@ -65,7 +65,7 @@ def find(c, address, thread):
     if not visible.all():
         raise Fault(
             "shared race",
-            f"the mbarrier at {offset:#x} is used with no barrier between its initialisation (by another thread) and this use",
+            f"the mbarrier at {offset:#x} is used with no barrier between its initialisation elsewhere and this use",
             ids,
             offsets,
         )
@@ -97,7 +97,7 @@ def arrive(c, barrier, lanes, count, tx=0, release=True):
     if barrier.pending < 0:
         raise Fault(
             "mbarrier misuse",
-            f"more arrivals than the {barrier.count} of a phase at the mbarrier at {barrier.offset:#x} (phase {barrier.phase})",
+            f"more than the {barrier.count} arrivals of phase {barrier.phase} at the mbarrier at {barrier.offset:#x}",
             c.thread_ids[lanes],
         )
     barrier.advance(c)
@@ -271,7 +271,7 @@ def copy_arrive(d, ins):
                             copy.granules[keep],
                             copy.group[keep],
                             copy.shared,
-                        )  # fmt: skip
+                        )
                     )
             c.copies = left
             if not no_increment:

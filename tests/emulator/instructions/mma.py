@@ -165,7 +165,7 @@ def _scale_operands(d, ins, scaled, vector, kind_word):
 def apply_scales(c, a, b, scales, scale_type, k):
     """Multiply each block of columns of A (rows of B) by its scale.
 
-    Scale of row i of A: lane 4 * (i % 8) + 2 * (thread id & 1) + i // 8 of its quad; scale of column j of B: lane 4 * j + thread id.
+    Scale of row i of A: lane 4 * (i % 8) + 2 * (thread id & 1) + i // 8. Scale of column j of B: lane 4 * j + id.
     """
     read_a, (byte_a, thread_a), read_b, (byte_b, thread_b), blocks = scales
     table = small_table(scale_type)

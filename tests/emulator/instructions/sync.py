@@ -9,8 +9,17 @@ import numpy as np
 from tests.emulator.decode import Modifiers, instruction, unknown
 
 
-@instruction("membar", "fence", forms=("membar.cta|gl|sys", "fence.acq_rel|sc.scope", "fence.proxy.async{.space}",
-                                       "fence.mbarrier_init.release.cluster", "fence.proxy.tensormap::generic..."))  # fmt: skip
+@instruction(
+    "membar",
+    "fence",
+    forms=(
+        "membar.cta|gl|sys",
+        "fence.acq_rel|sc.scope",
+        "fence.proxy.async{.space}",
+        "fence.mbarrier_init.release.cluster",
+        "fence.proxy.tensormap::generic...",
+    ),
+)
 def fence(d, ins):
     m = Modifiers(ins)
     if m.flag("proxy"):

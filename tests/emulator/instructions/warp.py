@@ -192,7 +192,6 @@ def ldmatrix(d, ins):
 
     def run(c):
         c.require_converged()
-        index, _ = c.lanes()
         lane = np.arange(c.T) & 31
         giving = (lane < 8 * count) & c.active_mask()
         chosen = np.flatnonzero(giving)

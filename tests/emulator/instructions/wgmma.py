@@ -29,7 +29,7 @@ FORMS = (
     "wgmma.fence.sync.aligned",
     "wgmma.commit_group.sync.aligned",
     "wgmma.wait_group.sync.aligned N",
-    "wgmma.mma_async.sync.aligned.m64nNk16.f32|f16.f16|bf16.f16|bf16 d, a|descriptor, descriptor, scale_d, 1, 1{, ta}, tb",
+    "wgmma.mma_async.sync.aligned.m64nNk16.f32|f16.f16|bf16.f16|bf16 d, a|descriptor, descriptor, p, 1, 1{, ta}, tb",
     "wgmma.mma_async.sync.aligned.m64nNk8.f32.tf32.tf32",
     "wgmma.mma_async.sync.aligned.m64nNk32.f32|f16.e4m3|e5m2.e4m3|e5m2",
     "wgmma.mma_async.sync.aligned.m64nNk32.s32.s8|u8.s8|u8",
@@ -198,10 +198,7 @@ def _own_rows(c, descriptor, bits, kind, transposed, warp):
     """The 16 rows of A of one warp of its warpgroup."""
     addresses = chunk_addresses(descriptor, 64, transposed, 256 // bits)
     part = warp % 4
-    if transposed:
-        addresses = addresses[:, 2 * part : 2 * part + 2]
-    else:
-        addresses = addresses[16 * part : 16 * part + 16]
+    addresses = addresses[:, 2 * part :][:, :2] if transposed else addresses[16 * part :][:16]
     flat = np.ascontiguousarray(addresses).reshape(-1)
     thread = (warp + c.warp_offset) * 32
     threads = np.full(len(flat), thread)
