@@ -50,5 +50,13 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[{tokens // 8}][4], const ba
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tokens));
 }}
 
+// Waits for all products. The sums pass through, so that no copy of them can be made before they are there.
+__device__ __forceinline__ void wgmma_wait_sums(float (&d)[{tokens // 8}][4]) {{
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+      : {operand_text}
+      :
+      : "memory");
+}}
+
 }}  // namespace humming::arch::sm90
 """

@@ -24,7 +24,7 @@ def table(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts) -> tu
     """(bound, tuning) for every bound of M."""
 
     def candidates(m: int) -> Sequence[tuple[float, TuningConfig]]:
-        return [(float(place), tuning) for place, tuning in enumerate(preferred(layer, compute, device, m))][:1]
+        return [(1.0, tuning) for tuning in itertools.islice(preferred(layer, compute, device, m), 1)]
 
     return few_kernels(candidates, M_BOUNDS)
 

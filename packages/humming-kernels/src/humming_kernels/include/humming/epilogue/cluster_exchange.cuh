@@ -14,7 +14,7 @@ using base::u32;
 
 template <int kTiles, int kThreads>
 struct ClusterExchange {
-  static constexpr int kHalf = kTiles / 2;
+  static constexpr int kHalf = base::maximum(1, kTiles / 2);
   static constexpr u32 kBytes = kHalf * kThreads * 16;
 
   u32 buffer;   // shared addresses of this block; the other one has the same

@@ -143,56 +143,56 @@ struct DenseWgmma {
       u32 operand[2][kBatchSteps][4];
       StageValues values;
       decode::GroupParameters parameters;
-      u32 used = 0;  // empty barrier of the stage whose last batch may still run
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
       if (group < segment.stages) {
+        u32 used = 0;  // empty barrier of the stage whose last batch may still run
         ring.wait_full();
         load(values, ring.stage, weight_offset, line_offset);
-      }
 #pragma unroll 1
-      for (int i = group; i < segment.stages; i += kGroups) {
-        const u64 tokens = mma::WgmmaTokens::descriptor(ring.stage);
+        for (int i = group; i < segment.stages; i += kGroups) {
+          const u64 tokens = mma::WgmmaTokens::descriptor(ring.stage);
 #pragma unroll
-        for (int batch = 0; batch < kBatches; ++batch) {
+          for (int batch = 0; batch < kBatches; ++batch) {
 #pragma unroll
-          for (int j = 0; j < kBatchSteps; ++j) {
-            const int step = batch * kBatchSteps + j;
-            const int group = step / Shape::kGroupSteps;
-            if (Operand::kNeedsParameters && step % Shape::kGroupSteps == 0) {
-              parameters = Operand::prepare(values.scales[group], values.zeros[group]);
+            for (int j = 0; j < kBatchSteps; ++j) {
+              const int step = batch * kBatchSteps + j;
+              const int scale_group = step / Shape::kGroupSteps;
+              if (Operand::kNeedsParameters && step % Shape::kGroupSteps == 0) {
+                parameters = Operand::prepare(values.scales[scale_group], values.zeros[scale_group]);
+              }
+              Operand::run(values.words[step / kLoadSteps].word + step % kLoadSteps * kWords, parameters,
+                           operand[batch % 2][j]);
             }
-            Operand::run(values.words[step / kLoadSteps].word + step % kLoadSteps * kWords, parameters,
-                         operand[batch % 2][j]);
-          }
-          arch::sm90::wgmma_fence();
+            arch::sm90::wgmma_fence();
 #pragma unroll
-          for (int j = 0; j < kBatchSteps; ++j) {
-            const int step = batch * kBatchSteps + j;
-            arch::sm90::wgmma_k16(sums, operand[batch % 2][j],
-                                  tokens + step / mma::WgmmaTokens::kBoxSteps * (TokenCopy::kBoxBytes / 16) +
-                                      step % mma::WgmmaTokens::kBoxSteps * mma::WgmmaTokens::kStepOffset);
-          }
-          arch::sm90::wgmma_commit();
-          if (batch == kBatches - 1) {
-            // The codes of the next stage are read while two batches are still to be multiplied.
-            const u32 empty = ring.empty();
-#pragma unroll
-            for (int skip = 0; skip < kGroups; ++skip) ring.advance();
-            if (i + kGroups < segment.stages) {
-              ring.wait_full();
-              load(values, ring.stage, weight_offset, line_offset);
+            for (int j = 0; j < kBatchSteps; ++j) {
+              const int step = batch * kBatchSteps + j;
+              arch::sm90::wgmma_k16(sums, operand[batch % 2][j],
+                                    tokens + step / mma::WgmmaTokens::kBoxSteps * (TokenCopy::kBoxBytes / 16) +
+                                        step % mma::WgmmaTokens::kBoxSteps * mma::WgmmaTokens::kStepOffset);
             }
-            arch::sm90::wgmma_wait<1>();
-            used = empty;
-          } else {
-            arch::sm90::wgmma_wait<1>();
-            if (batch == 0 && used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
+            arch::sm90::wgmma_commit();
+            if (batch == kBatches - 1) {
+              // The codes of the next stage are read while two batches are still to be multiplied.
+              const u32 empty = ring.empty();
+#pragma unroll
+              for (int skip = 0; skip < kGroups; ++skip) ring.advance();
+              if (i + kGroups < segment.stages) {
+                ring.wait_full();
+                load(values, ring.stage, weight_offset, line_offset);
+              }
+              arch::sm90::wgmma_wait<1>();
+              used = empty;
+            } else {
+              arch::sm90::wgmma_wait<1>();
+              if (batch == 0 && used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
+            }
           }
         }
+        arch::sm90::wgmma_wait_sums(sums);
+        if (lane == 0) arch::sm90::mbarrier_arrive(used);
       }
-      arch::sm90::wgmma_wait<0>();
-      if (used != 0 && lane == 0) arch::sm90::mbarrier_arrive(used);
       if constexpr (kGroups == 2) {
         if (!add_groups(sums, group, ring.first_stage)) return;
       }

@@ -30,7 +30,8 @@ __device__ __forceinline__ void store_async_16(u32 cluster_address, const float 
       : "memory");
 }
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Orders nothing but what fence_barrier_init has shown: a releasing arrival would be a fence of the whole GPU.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
