@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 from humming_format.text import parse_weight
-from humming_kernels.arch import ARCHS, Arch, DeviceFacts
+from humming_kernels.arch import Arch, DeviceFacts
 from humming_kernels.compose import KernelSource, compose
 from humming_kernels.config import ComputeConfig, LayerConfig, Pipeline, ScalePlace, TuningConfig
 from humming_kernels.heuristic import ranges
@@ -83,14 +83,20 @@ def choices(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts, max
     return list(dict.fromkeys(tuning for _, _, tuning in ranges(layer, compute, device, max_m)))
 
 
-def heuristic_sources(weight: str, arch: Arch, *, shapes: tuple[tuple[int, int], ...]) -> Iterator[KernelSource]:
-    """Every different unit that the heuristic offers for a weight on a target: all activations, devices and shapes."""
+def heuristic_sources(
+    weight: str, arch: Arch, *, shapes: tuple[tuple[int, int], ...], multiprocessors: int | None = None
+) -> Iterator[KernelSource]:
+    """Every different unit that the heuristic offers for a weight on a target, with f16 and bf16 activations.
+
+    multiprocessors: of the one device that is asked about; None asks about all of MULTIPROCESSORS.
+    """
     seen = set()
-    for activation, multiprocessors, (n, k) in itertools.product(("f16", "bf16"), MULTIPROCESSORS[arch.name], shapes):
+    devices = MULTIPROCESSORS[arch.name] if multiprocessors is None else (multiprocessors,)
+    for activation, count, (n, k) in itertools.product(("f16", "bf16"), devices, shapes):
         layer, compute = layer_of(weight, n, k), ComputeConfig(activation=activation)
         if check_layer(layer, compute, arch):
             continue
-        for tuning in choices(layer, compute, DeviceFacts(arch=arch, multiprocessors=multiprocessors)):
+        for tuning in choices(layer, compute, DeviceFacts(arch=arch, multiprocessors=count)):
             source = compose(layer, compute, tuning, arch)
             if source.unit_text not in seen:
                 seen.add(source.unit_text)
@@ -134,7 +140,3 @@ def many_tunings(layer: LayerConfig, compute: ComputeConfig, arch: Arch) -> Iter
         )
         if not check(layer, compute, tuning, arch):
             yield tuning
-
-
-def arch_names() -> list[str]:
-    return [arch.name for arch in ARCHS]
