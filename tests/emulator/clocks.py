@@ -22,6 +22,8 @@ class Clocks:
         self.table[np.arange(warps), np.arange(warps)] = 1
         self.released = {}  # warp -> clock at its last fence
         self.seen = {}  # warp -> clock of what relaxed operations have read since the last fence
+        self.init_fenced = {}  # warp -> clock at its last fence.mbarrier_init
+        self.init_seen = {}  # warp -> clock up to which it has seen initialisations of mbarriers
         self.locations = {}  # global address -> clock of the releases there
 
     def grow(self):
@@ -55,6 +57,28 @@ class Clocks:
 
     def tick(self, warps):
         self.table[warps, warps] += 1
+
+    # -- fence.mbarrier_init, which orders initialisations of mbarriers alone -----------------------------------
+
+    def fence_init(self, warps):
+        for warp in np.asarray(warps).tolist():
+            self.init_fenced[warp] = self.table[warp].copy()
+        self.tick(warps)
+
+    def publish_init(self, clock, warps):
+        """What a relaxed arrival of the warps carries; joined to `clock`."""
+        for warp in np.asarray(warps).tolist():
+            if warp in self.init_fenced:
+                clock = self.join(clock, self.init_fenced[warp])
+        return clock
+
+    def acquire_init(self, warps, clock):
+        for warp in np.asarray(warps).tolist():
+            self.init_seen[warp] = self.join(self.init_seen.get(warp), clock)
+
+    def sees_init(self, warp, agent, clock):
+        seen = self.init_seen.get(warp)
+        return seen is not None and agent < len(seen) and seen[agent] >= clock
 
     # -- strong operations on global memory ----------------------------------------------------------------
 

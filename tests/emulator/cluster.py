@@ -17,6 +17,7 @@ class ClusterBarrier:
         self.token = [np.full(m.context.T, -1, np.int64) for m in machines]  # generation arrived in, not waited for
         self.clock = None
         self.done_clock = None
+        self.init_clock = self.done_init_clock = None
         self.waiting = []  # (machine, pc, mask, generation)
 
     def arrive(self, machine, mask, release):
@@ -29,6 +30,7 @@ class ClusterBarrier:
         warps = np.flatnonzero(mask.reshape(-1, 32).any(axis=1)) + c.warp_offset
         if release:
             self.clock = c.clocks.join(self.clock, c.clocks.snapshot(warps))
+        self.init_clock = c.clocks.publish_init(self.init_clock, warps)
         c.clocks.tick(warps)
         c.events += 1
         self.release()
@@ -51,7 +53,9 @@ class ClusterBarrier:
         clocks = self.machines[0].context.clocks
         if self.clock is not None:
             self.done_clock = clocks.join(self.done_clock, self.clock)
-        self.clock = None
+        if self.init_clock is not None:
+            self.done_init_clock = clocks.join(self.done_init_clock, self.init_clock)
+        self.clock = self.init_clock = None
         for arrived in self.arrived:
             arrived[:] = False
         self._wake()
@@ -67,6 +71,8 @@ class ClusterBarrier:
             warps = np.flatnonzero(mask.reshape(-1, 32).any(axis=1)) + c.warp_offset
             if self.done_clock is not None:
                 c.clocks.acquire(warps, self.done_clock)
+            if self.done_init_clock is not None:
+                c.clocks.acquire_init(warps, self.done_init_clock)
             c.clocks.tick(warps)
             c.events += 1
             machine.put(pc + 1, mask)

@@ -98,6 +98,19 @@ def test_a_cluster_multicasts_exchanges_and_stores_by_tensor_map(order):
         assert np.array_equal(target[block * 2 : block * 2 + 2].reshape(-1), 2 * sums[block])
 
 
+RELAXED = CLUSTER.replace(
+    "fence_init(); }\n  cluster_arrive();",
+    'fence_init(); }\n  __syncthreads(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");',
+)
+
+
+def test_a_relaxed_arrival_shows_fenced_mbarriers_and_nothing_else():
+    assert RELAXED != CLUSTER
+    run_cluster(RELAXED)
+    with pytest.raises(Fault, match="mbarrier"):
+        run_cluster(RELAXED.replace("init(bar + 8, 1); fence_init();", "init(bar + 8, 1);"))
+
+
 def run_bulk(source=BULK, count=7, **options):
     memory = Memory()
     data = np.arange(count * 256, dtype=np.int32).reshape(count, 256)

@@ -61,8 +61,9 @@ def find(c, address, thread):
     if barrier is None:
         raise Fault("mbarrier misuse", f"no mbarrier has been initialised at shared address {offset:#x}", ids, offsets)
     granules = shared.granules(offsets, 8)
-    visible, _ = shared._visible(granules, ids)
-    if not visible.all():
+    visible, clock = shared._visible(granules, ids)
+    writer = int(shared.write_thread[granules].max())
+    if not visible.all() and not shared.clocks.sees_init(int(ids[0]) >> 5, writer >> 5, int(clock.max())):
         raise Fault(
             "shared race",
             f"the mbarrier at {offset:#x} is used with no barrier between its initialisation elsewhere and this use",

@@ -30,8 +30,12 @@ def fence(d, ins):
         if kind == "async":
             return lambda c: c.proxy_fence()
         return lambda c: None
+    if m.flag("mbarrier_init"):
+        m.ignore("release", "cluster")
+        m.done()
+        return lambda c: c.clocks.fence_init(c.active_warps())
     wide = m.take("cluster", "gpu", "sys", "gl")
-    m.ignore("cta", "acq_rel", "sc", "acquire", "release", "mbarrier_init",
+    m.ignore("cta", "acq_rel", "sc", "acquire", "release",
              "sync_restrict::shared::cta", "sync_restrict::shared::cluster")  # fmt: skip
     m.done()
     return (lambda c: c.fence()) if wide else (lambda c: None)
