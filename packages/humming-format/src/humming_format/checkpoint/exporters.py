@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import CheckpointError, shown
 from .awq import read_awq
+from .compressed_tensors import read_compressed_tensors
 from .exporter import Exporter, QuantConfig
 from .gptq import read_gptq_configs
 from .json_file import read_object
@@ -17,6 +18,7 @@ from .json_file import read_object
 EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
+    "compressed-tensors": read_compressed_tensors,
 }
 """Value of quant_method -> reader."""
 
@@ -29,7 +31,7 @@ CONFIG_FILES: dict[str, str | None] = {
     "quant_config.json": "awq",
     "config.json": None,
 }
-_WITHIN = {"config.json": ("quantization_config",)}
+_WITHIN = {"config.json": ("quantization_config", "compression_config")}
 
 
 def find_configs(folder: Path) -> tuple[str, list[QuantConfig]] | None:

@@ -4,8 +4,6 @@ Assumes tensors PREFIX.qweight, .qzeros, .scales and, where there is one, .g_idx
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Mapping, Sequence
 
 from ..errors import CheckpointError, shown
@@ -27,6 +25,7 @@ from .exporter import (
     take,
 )
 from .gptq_config import CHECKPOINT_FORMATS, GptqConfig
+from .group_index import needs_column_order
 from .layout import GptqLayout
 
 ROLES = {"qweight": "codes", "qzeros": "zero_point", "scales": "scale", "g_idx": "group_index", "bias": "bias"}
@@ -137,7 +136,7 @@ def _read_layer(
     if "group_index" in tensors:
         check_dtype(tensors["group_index"], ("int32",))
         check_shape(tensors["group_index"], (k,), f"K is {k}")
-        column_order = _needs_column_order(tensors["group_index"], config.group_size or k, groups)
+        column_order = needs_column_order(tensors["group_index"], config.group_size or k, groups)
     return LayerEntry(
         name=prefix,
         n=n,
@@ -154,39 +153,6 @@ def _read_layer(
         tensors=dict(tensors),
         column_order=column_order,
     )
-
-
-def _needs_column_order(place: TensorPlace, group_size: int, groups: int) -> bool:
-    """Whether g_idx differs from column // group_size. It must then be a permutation of it: whole groups, reordered."""
-    k = place.shape[0]
-    plain = array("i", (column // group_size for column in range(k)))
-    stored = array("i")
-    stored.frombytes(place.read())
-    if sys.byteorder == "big":
-        stored.byteswap()
-    if stored == plain:
-        return False
-    if min(stored) < 0 or max(stored) >= groups:
-        raise CheckpointError(
-            f"tensor {shown(place.tensor)} points outside the groups",
-            got=f"{min(stored)} to {max(stored)}",
-            wanted=f"0 to {groups - 1}",
-        )
-    if array("i", sorted(stored)) != plain:
-        raise CheckpointError(
-            f"tensor {shown(place.tensor)} does not give each group {group_size} columns",
-            got=f"groups of {sorted(set(_counts(stored)))} columns",
-            wanted=f"{group_size} columns in each of the {groups} groups, the last one what is left",
-            remedy="groups of unequal size are not described",
-        )
-    return True
-
-
-def _counts(stored: array[int]) -> list[int]:
-    counts: dict[int, int] = {}
-    for group in stored:
-        counts[group] = counts.get(group, 0) + 1
-    return list(counts.values())
 
 
 def _symmetric_rule(layer: LayerEntry, config: GptqConfig, layout: GptqLayout) -> int:

@@ -106,11 +106,15 @@ class NestedScale:
 
 @attrs.frozen(kw_only=True)
 class MatrixLayout:
-    """Tensors of one layer. `zero_point` is None where no integer zero points are stored."""
+    """Tensors of one layer. `zero_point` is None where no integer zero points are stored.
+
+    `activation_outer_scale` says what the role "activation_outer_scale" holds, where the input has one.
+    """
 
     codes: FieldLayout
     zero_point: FieldLayout | None = None
     scale_transposed: bool = False
     scale: StoredScale = StoredScale.MULTIPLIER
     outer_scale: StoredScale = StoredScale.MULTIPLIER
+    activation_outer_scale: StoredScale = StoredScale.MULTIPLIER
     nested: NestedScale | None = None
