@@ -34,7 +34,8 @@ def run(ptx, symbol, grid, block, shared_bytes, arguments, memory, **options):
 
     ptx: text of the module. symbol: kernel name, None if there is only one. grid, block: int or tuple.
     shared_bytes: dynamic. arguments: bytes of the parameter block. memory: Memory with the buffers.
-    options: order ("sequence", "reverse", "interleaved"), cluster, check_races, profile, multiprocessors.
+    options: order ("sequence", "reverse", "interleaved"), cluster, check_races, profile, multiprocessors, timeline (for
+    pictures.timeline), dependent (names of buffers that must not be touched before griddepcontrol.wait).
     """
     grid = (grid,) if isinstance(grid, int) else tuple(grid)
     block = (block,) if isinstance(block, int) else tuple(block)

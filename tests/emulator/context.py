@@ -277,6 +277,8 @@ class Context:
             self.registers_limit[warp] = (direction, count)
 
     def grid_dependency(self, modifiers):
+        if "wait" in modifiers:
+            self.clocks.table[self.active_warps(), self.launch.dependency] = 1
         self.events += 1
 
     # -- profile ---------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Launch:
         self.parameters.load = _parameter_loader(self.parameters)
         self.check_races = options.get("check_races", True)
         self.profile = options.get("profile", True)
+        self.timeline = options.get("timeline", False)
         self.order = options.get("order", "sequence")
         self.multiprocessors = options.get("multiprocessors", 132)
         self.issued = np.zeros(len(program.instructions) + 2, np.int64)
@@ -55,6 +56,10 @@ class Launch:
         if warps > MOST_WARPS:
             raise EmulatorError(f"a grid of {warps} warps is too large to emulate, at most {MOST_WARPS}")
         self.clocks = Clocks(warps)
+        self.dependency = self.clocks.grow()  # agent: the kernel before; seen after griddepcontrol.wait
+        dependent = options.get("dependent", ())
+        for allocation in memory.allocations:
+            allocation.guard = self._wait_first(allocation) if allocation.name in dependent else None
         for allocation in memory.allocations:
             allocation.shadow = None
             if allocation.writable and self.check_races and warps > 1:
@@ -95,6 +100,20 @@ class Launch:
             place = int(np.searchsorted(self.memory.bases, base))
             self.memory.allocations.insert(place, allocation)
             self.memory.bases.insert(place, base)
+
+    def _wait_first(self, allocation):
+        def guard(threads, addresses):
+            early = self.clocks.table[threads >> 5, self.dependency] == 0
+            if early.any():
+                raise Fault(
+                    "missing wait",
+                    f"{allocation.name} belongs to the kernel before until griddepcontrol.wait, which neither this warp "
+                    "nor one that it has synchronised with since has executed",
+                    threads[early],
+                    addresses[early],
+                )
+
+        return guard
 
     def linear_block(self, block):
         return block[0] + self.grid[0] * (block[1] + self.grid[1] * block[2])

@@ -66,9 +66,29 @@ class Machine:
     def finish(self):
         c = self.context
         self.finished = c.finished = True
+        self._check_register_pool()
         if c.copies:
             copy = c.copies[0]
             c.report.notes.append(f"block {c.block} ended with copies not waited for: line {copy.ins.line}")
+
+    def _check_register_pool(self):
+        """setmaxnreg deals out the registers of the launch: at most 65536 / threads each, in steps of eight."""
+        c = self.context
+        if not c.registers_limit:
+            return
+        granted = 65536 // c.T // 8 * 8
+        counts = [c.registers_limit.get(w, ("", granted))[1] for w in range(c.warp_offset, c.warp_offset + c.W)]
+        for first in range(0, c.W - c.W % 4, 4):
+            if len(set(counts[first : first + 4])) > 1:
+                raise Fault(
+                    "register pool", f"warps {first} to {first + 3} of one warpgroup set {counts[first : first + 4]}"
+                )
+        if 32 * sum(counts) > granted * c.T:
+            raise Fault(
+                "register pool",
+                f"setmaxnreg leaves the warps with {counts} registers a thread, {32 * sum(counts)} in all; a launch of "
+                f"{c.T} threads has {granted * c.T}: an increase would wait for ever",
+            )
 
     def arrive(self, identifier, expected, mask, pc, terminator):
         c = self.context
@@ -201,6 +221,10 @@ class Machine:
         if not program.terminator[position]:
             self.put(position, mask)
             return
+        if self.launch.timeline:
+            self.launch.report.timeline.append(
+                (c.block, np.flatnonzero(mask.reshape(-1, 32).any(axis=1)), pc, position)
+            )
         c.current = instructions[position]
         self.launch.issued[position] += warps
         self.launch.issued[position + 1] -= warps

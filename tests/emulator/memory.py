@@ -40,6 +40,7 @@ class Allocation:
         if initialised:
             self.initialised[self.span] = 0xFF
         self.all_initialised = bool(initialised)
+        self.guard = None  # raises a Fault while the kernel before may still use the buffer
         self.shadow = None  # GlobalShadow during a launch
         self.allowed = None  # bytes that may be written; None: all of a writable role
         self.written = np.zeros(padded, np.uint8)
@@ -155,6 +156,8 @@ class Memory:
             last = self.allocations[place] if place >= 0 else None
         if last is not None and last.base <= low and high + size <= last.end:
             self.last = last
+            if last.guard is not None:
+                last.guard(threads, addresses)
             return [(last, None, (addresses - np.uint64(last.origin)).astype(np.int64))]
         places = np.searchsorted(np.array(self.bases, np.uint64), addresses, side="right") - 1
         ends = np.array([a.end for a in self.allocations] or [0], np.uint64)
@@ -171,6 +174,8 @@ class Memory:
         for place in np.unique(places):
             positions = np.flatnonzero(places == place)
             a = self.allocations[int(place)]
+            if a.guard is not None:
+                a.guard(threads[positions], addresses[positions])
             result.append((a, positions, (addresses[positions] - np.uint64(a.origin)).astype(np.int64)))
         return result
 

@@ -30,7 +30,7 @@ class Report:
     banks: dict = field(default_factory=dict)  # PTX line -> BankAccess
     steps: int = 0  # vectorised instructions executed
     blocks: int = 0
-    timeline: list = field(default_factory=list)
+    timeline: list = field(default_factory=list)  # (block, warps, first and last position), if asked for
     notes: list = field(default_factory=list)
 
     def note_banks(self, instruction, addresses, size, threads):

@@ -281,3 +281,20 @@ def test_report_counts_bytes_widths_and_bank_conflicts():
     report, _ = passes(text.replace("{shift}", "3"), buffers=buffer(256), shared_bytes=8192)
     assert report.replays("st.shared") == 2
     assert "bank conflicts: 2 replays" in str(report)
+
+
+def test_buffers_of_the_kernel_before_wait_for_it():
+    text = "setp.lt.u32 %c, %t, {who}; @%c griddepcontrol.wait; {barrier} add.s64 %p, %p, %o; ld.global.u32 %v, [%p];"
+    passes(text.format(who=0, barrier=""), buffers=buffer())
+    passes(text.format(who=64, barrier=""), buffers=buffer(), dependent=("data",))
+    passes(text.format(who=32, barrier="bar.sync 0;"), buffers=buffer(), dependent=("data",))
+    fails(text.format(who=0, barrier=""), "missing wait", "griddepcontrol.wait", buffers=buffer(), dependent=("data",))
+    fails(text.format(who=32, barrier=""), "missing wait", "warp 1 lane 0", buffers=buffer(), dependent=("data",))
+
+
+def test_setmaxnreg_deals_out_what_the_launch_has():
+    text = """setp.lt.u32 %c, %t, 128; @%c bra COPY; setmaxnreg.inc.sync.aligned.u32 {more}; ret;
+      COPY: setmaxnreg.dec.sync.aligned.u32 {less}; ret;"""
+    passes(text.format(more=232, less=40), threads=384)
+    with pytest.raises(Fault, match=r"register pool: setmaxnreg leaves(.|\n)*wait for ever"):
+        passes(text.format(more=240, less=40), threads=384)

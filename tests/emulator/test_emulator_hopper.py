@@ -14,6 +14,7 @@ import torch
 from tests.emulator import EmulatorError, Fault, Memory, compile_ptx, run
 from tests.emulator.hopper_kernels import BULK, CLUSTER, REGISTERS, RING
 from tests.emulator.instructions.wgmma import chunk_addresses
+from tests.emulator.pictures import timeline
 from tests.emulator.snippets import run_text
 from tests.emulator.tensor_map import swizzle_address
 
@@ -50,6 +51,15 @@ def test_a_ring_of_tensor_copies_feeds_wgmma():
     assert report.opcode("cp.async.bulk.tensor") == 2 * 5 * 2
     for order in ("reverse", "interleaved"):
         assert np.array_equal(run_ring(order=order)[1], got)
+
+
+def test_a_timeline_shows_producer_and_consumers():
+    report, _, _ = run_ring(timeline=True)
+    text = timeline(report, compile_ptx(RING, TARGET), "ring")
+    rows = [line for line in text.splitlines() if line.startswith("warp")]
+    consumers = "".join(r for r in rows if r.startswith("warp  0"))
+    producer = "".join(r for r in rows if r.startswith("warp  4"))
+    assert consumers.count("M") == 5 and producer.count("C") == 5 and "M" not in producer and "C" not in consumers
 
 
 def run_registers(source=REGISTERS, **options):

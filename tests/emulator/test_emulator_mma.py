@@ -12,6 +12,7 @@ import torch
 from tests.emulator import fragments
 from tests.emulator.floats import small_table
 from tests.emulator.instructions.mma import matrices, split_codes
+from tests.emulator.pictures import lane_map
 from tests.emulator.snippets import evaluate, run_text
 
 LANES = range(32)
@@ -316,3 +317,10 @@ def test_movmatrix_transposes():
     for lane in LANES:
         row, column = lane // 4, 2 * (lane % 4)
         assert int(out[lane]) == int(matrix[column, row]) | int(matrix[column + 1, row]) << 16
+
+
+def test_the_lane_map_draws_the_isa_figure():
+    lines = lane_map("a").splitlines()
+    assert lines[1].split()[1:5] == ["0.0", "0.0", "1.0", "1.0"] and lines[9].split()[1] == "0.1"
+    assert lines[1].split()[9] == "0.2" and lines[16].split()[-1] == "31.3"
+    assert lane_map("c").splitlines()[9].split()[1:3] == ["0.2", "0.3"]
