@@ -102,9 +102,7 @@ def test_signed_bytes_are_not_packed_words(model, decoded, tmp_path):
     model.put("model.int4_in_bytes.weight_packed", model.array("model.int4_in_bytes.weight"))
     del model.tensors["model.int4_in_bytes.weight"]
     model.put("model.int4_in_bytes.weight_shape", np.array([16, 64]))
-    with pytest.raises(
-        CheckpointError, match=r"wrong dtype; got int8 .*one value per byte is the format int-quantized"
-    ):
+    with pytest.raises(CheckpointError, match=r"got int8 .*one value per byte is the format int-quantized"):
         read_checkpoint(model.write(tmp_path))
 
 

@@ -12,6 +12,7 @@ from ..errors import CheckpointError, shown
 from .awq import read_awq
 from .compressed_tensors import read_compressed_tensors
 from .exporter import Exporter, QuantConfig
+from .fp8 import read_fp8
 from .gptq import read_gptq_configs
 from .json_file import read_object
 
@@ -19,6 +20,7 @@ EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
     "compressed-tensors": read_compressed_tensors,
+    "fp8": read_fp8,
 }
 """Value of quant_method -> reader."""
 
