@@ -161,7 +161,7 @@ def shared_bytes(layer: LayerConfig, tuning: TuningConfig) -> int:
     tiles = tuning.block_m // 8 // tuning.warps_m
     per_tile = tuning.warps_k * tuning.warps_m * 8 * (tuning.block_n + 4) * 4
     slice_tiles = next((count for count in range(tiles, 1, -1) if tiles % count == 0 and count * per_tile <= rings), 1)
-    return max(rings, slice_tiles * per_tile)
+    return max(rings, slice_tiles * per_tile) + (16 if tuning.is_split else 0)  # blocks that share tiles have a flag
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -17,19 +17,21 @@ from ._common import M_BOUNDS, deepest, few_kernels
 # Microseconds of an H200, int4 group 128, bf16, cold dirty L2 (docs/hopper.md has the measurements).
 _LAUNCH = 5.3  # an empty pair of events (2.8), prologue, first loads, last stores
 _HBM_BYTES = 4.2e6  # per microsecond, all multiprocessors
-_L2_BYTES = 8.2e6  # per microsecond, all multiprocessors
+_L2_BYTES = 7.6e6  # per microsecond, all multiprocessors
 
 _L2_SIZE = 60e6  # bytes
 
 _STAGE_K = 128
 _TOKEN_STAGE = 0.0052  # tensor cores: one token x 128 features x 128 k
-_DECODE_STAGE = 0.28  # a stage of 128 x 128 weights of 4 bits with hardly any tokens ...
-_DECODE_TOKEN = 0.0021  # ... and what each token adds while decode and multiply alternate
+# A stage of 128 x 128 weights of 4 bits with hardly any tokens, and what each token adds while decode and multiply
+# alternate; by the number of pairs of warpgroups.
+_DECODE = {1: (0.28, 0.0021), 2: (0.24, 0.0017)}
 _CLUSTER = (1.8, 0.012)  # exchange through the cluster: constant, per token of the tile
 _WORKSPACE = (3.8, 0.034)  # through the workspace, two blocks
 _WORKSPACE_BLOCK = 0.004  # per token of the tile for each block more
 _EPILOGUE_TOKEN = 0.004  # store of a tile, per token
 
+FEW_TOKENS = 16  # up to here mma.sync was fastest for every shape and format measured
 _SMALL_WEIGHT = {8: 1.9e-5, 16: 2.25e-5}  # mma.sync kernel: per weight of the busiest multiprocessor, by token tile
 
 _TILES = (16, 32, 48, 64, 96, 128, 192, 256)
@@ -44,13 +46,24 @@ def table(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts) -> tu
     wgmma = list(_wgmma_tunings(layer, compute, device))
 
     def candidates(m: int) -> list[tuple[float, TuningConfig]]:
-        found = [(wgmma_cost(layer, tuning, device, m), tuning) for tuning in wgmma if tuning.block_m < m + 64]
-        if m <= 16:
+        if m <= FEW_TOKENS:
             few = next(mma_sync.preferred(layer, compute, device, m))
-            found.append((few_tokens_cost(layer, few, device, m), few))
-        return found
+            return [(few_tokens_cost(layer, few, device, m), few)]
+        return [
+            (wgmma_cost(layer, tuning, device, m), tuning)
+            for tuning in wgmma
+            if tuning.block_m < m + 64 and _is_worth_sharing(layer, tuning, device, m)
+        ]
 
     return few_kernels(candidates, M_BOUNDS)
+
+
+def _is_worth_sharing(layer: LayerConfig, tuning: TuningConfig, device: DeviceFacts, m: int) -> bool:
+    """Whether a tile may be shared by blocks: not where whole tiles fill the device anyway."""
+    tiles = -(-layer.n // tuning.block_n) * -(-m // tuning.block_m)
+    if tuning.split_k == 0:
+        return tiles < 4 * device.multiprocessors
+    return tiles < device.multiprocessors or (tuning.split_k == 1 and tuning.cluster_k == 1)
 
 
 def wgmma_cost(layer: LayerConfig, tuning: TuningConfig, device: DeviceFacts, m: int) -> float:
@@ -60,7 +73,7 @@ def wgmma_cost(layer: LayerConfig, tuning: TuningConfig, device: DeviceFacts, m:
     tiles_n, tiles_m = -(-layer.n // tuning.block_n), -(-m // tuning.block_m)
     tiles = tiles_n * tiles_m
     scale = tuning.stage_k / _STAGE_K
-    decode = _DECODE_STAGE * (1.0 if bits <= 4 else 1.2) + _DECODE_TOKEN * tuning.block_m
+    decode = _DECODE[tuning.warps_k][0] * (1.0 if bits <= 4 else 1.2) + _DECODE[tuning.warps_k][1] * tuning.block_m
     stage = scale * max(decode, _TOKEN_STAGE * tuning.block_m)
     if tuning.cluster_k == 2:
         waves = -(-tiles // max(1, device.multiprocessors // 2))
@@ -92,7 +105,7 @@ def few_tokens_cost(layer: LayerConfig, tuning: TuningConfig, device: DeviceFact
     """Expected microseconds of the mma.sync kernel for up to 16 tokens."""
     blocks = -(-layer.n // tuning.block_n)
     weights = -(-blocks // device.multiprocessors) * tuning.block_n * layer.k
-    per_weight = _SMALL_WEIGHT[8 if m <= 8 else 16] * max(1.0, layer.weight.number.bits / 4 * 0.9)
+    per_weight = _SMALL_WEIGHT[8 if m <= 8 else 16] * (1.0 if layer.weight.number.bits <= 4 else 1.45)
     weight_bytes = layer.n * layer.k * layer.weight.number.bits / 8
     return _LAUNCH + max(weights * per_weight, weight_bytes / _HBM_BYTES)
 
@@ -118,9 +131,10 @@ def _wgmma_tunings(layer: LayerConfig, compute: ComputeConfig, device: DeviceFac
         if block_m % 16 == 0 and block_m <= 128:
             sharings.append((1, 2))
         for split_k, cluster_k in sharings:
+            pairs = 2 if cluster_k == 2 and block_m <= 64 else 1
             for stage_k in sizes:
-                shape = attrs.evolve(base, stage_k=stage_k, split_k=split_k, cluster_k=cluster_k)
-                tuning = deepest(layer, compute, shape, device.arch, (6, 5, 4, 3))
+                shape = attrs.evolve(base, stage_k=stage_k, split_k=split_k, cluster_k=cluster_k, warps_k=pairs)
+                tuning = deepest(layer, compute, shape, device.arch, (8, 6, 5, 4) if pairs == 2 else (6, 5, 4, 3))
                 if tuning is not None:
                     yield tuning
                     break

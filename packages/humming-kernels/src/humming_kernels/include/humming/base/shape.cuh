@@ -71,8 +71,9 @@ struct Shape {
   static constexpr int kExchangeBytes = kTuning.cluster_k > 1 ? kTuning.block_n * kTuning.block_m * 4 / 2 : 0;
   static constexpr int kBarrierOffset = kExchangeOffset + kExchangeBytes;
   static constexpr int kBroadcastOffset = kBarrierOffset + 16 * kTuning.stages;
-  static constexpr int kSharedBytes =
-      kSpecialized ? kBroadcastOffset + 16 : maximum(kTuning.warps_k * kRingBytes, reduce_bytes(kSliceTiles));
+  // Multistage kernels pass their sums through the rings; blocks that share tiles have a flag behind them.
+  static constexpr int kFlagOffset = maximum(kTuning.warps_k * kRingBytes, reduce_bytes(kSliceTiles));
+  static constexpr int kSharedBytes = kSpecialized ? kBroadcastOffset + 16 : kFlagOffset + (kTuning.split ? 16 : 0);
 
   static_assert(kAtoms * kAtomRows * kTuning.warps_n == kTuning.block_n, "the warps must divide the rows of a block");
   static_assert(kTiles * kTokenTile * kTuning.warps_m == kTuning.block_m, "the warps must divide the tokens of a block");

@@ -58,8 +58,8 @@ struct Reduce {
       }
     }
     if constexpr (kTuning.split) {
-      __shared__ int flag;
-      if (!segment.whole && arrive_is_last(arguments.counters + segment.tile, schedule.contributors(segment.tile), &flag,
+      int* flag = reinterpret_cast<int*>(shared) + Shape::kFlagOffset / 4;
+      if (!segment.whole && arrive_is_last(arguments.counters + segment.tile, schedule.contributors(segment.tile), flag,
                                            threadIdx.x == 0, [] { __syncthreads(); })) {
         add_partial_tiles(segment, schedule);
       }
