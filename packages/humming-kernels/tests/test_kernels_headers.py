@@ -84,9 +84,13 @@ def test_wgmma_headers_name_every_register_once(tokens, number):
     instruction = "".join(re.findall(r'"([^"]*)"', text[text.index("wgmma.mma_async.sync") - 1 : text.index(': "+f"')]))
     assert [int(found) for found in re.findall(r"%(\d+)", instruction)] == list(range(tokens // 2 + 5))
     assert instruction.count("{") == instruction.count("}") - 1 == 2  # the scope opened before
-    sums = re.findall(r'"\+f"\(d\[(\d+)\]\[(\d+)\]\)', text)
-    assert [(int(tile), int(index)) for tile, index in sums] == [(t, i) for t in range(tokens // 8) for i in range(4)]
+    every_sum = [(tile, index) for tile in range(tokens // 8) for index in range(4)]
+    product, wait = text.split("wgmma_wait_sums")
+    for function in (product, wait):
+        sums = re.findall(r'"\+f"\(d\[(\d+)\]\[(\d+)\]\)', function)
+        assert [(int(tile), int(index)) for tile, index in sums] == every_sum
     assert re.findall(r'"r"\(a\[(\d)\]\)', text) == ["0", "1", "2", "3"] and text.count('"l"(tokens)') == 1
+    assert "wgmma.wait_group.sync.aligned 0;" in wait
 
 
 def test_other_names_are_no_wgmma_headers():
