@@ -2,6 +2,7 @@
 // Built by the fixture `fake_driver` of conftest.py, for tests of the real cuda-bindings.
 // Assumes nothing of a device: handles are made-up numbers.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 typedef int Result;
 typedef void* Handle;
@@ -20,12 +21,15 @@ Result cuModuleGetFunction(Handle* function, Handle module, const char* name) {
 Result cuFuncGetAttribute(int* value, int attribute, Handle function) { *value = 100 + attribute; return 0; }
 Result cuFuncSetAttribute(Handle function, int attribute, int value) { return attribute == 8 && value < 99999 ? 0 : 1; }
 Result cuFuncGetParamInfo(Handle function, size_t index, size_t* offset, size_t* size) {
-    *offset = 8 * index; *size = 8; return index < 2 ? 0 : 1; }
+    int count = getenv("FAKE_PARAMETERS") ? atoi(getenv("FAKE_PARAMETERS")) : 1;
+    *offset = 8 * index; *size = 8; return index < count ? 0 : 1; }
 Result cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                       unsigned shared, Handle stream, void** parameters, void** extra) {
     if (function != (Handle)0x3000 || !parameters || extra) return 1;
-    printf("%u %u %u %u %u %u %u %ld %ld %ld\n", gx, gy, gz, bx, by, bz, shared, (long)stream, *(long*)parameters[0],
-           *(long*)parameters[1]);
+    printf("%u %u %u %u %u %u %u %ld", gx, gy, gz, bx, by, bz, shared, (long)stream);
+    size_t offset, size;
+    for (size_t i = 0; !cuFuncGetParamInfo(function, i, &offset, &size); i++) printf(" %ld", *(long*)parameters[i]);
+    printf("\n");
     fflush(stdout);
     return stream == (Handle)9 ? 400 : 0; }
 Result cuGetErrorName(Result code, const char** text) { *text = code == 400 ? "INVALID_HANDLE" : "OTHER"; return 0; }

@@ -71,6 +71,15 @@ def test_the_watching_thread_ends_with_the_last_idle_worker(stub, run_script) ->
     assert run_script(stub.script(script)).stdout.splitlines() == ["2", "()", "2", "()"]
 
 
+def test_a_pool_that_waits_less_is_not_held_up_by_one_that_waits_long(stub) -> None:
+    patient, hasty = stub.service(idle_seconds=600), stub.service(idle_seconds=0.2)
+    patient.compile(unit("int x;"))
+    time.sleep(0.1)
+    hasty.compile(unit("int y;"))
+    assert wait_until(lambda: hasty.pool.worker_ids() == ())
+    assert len(patient.pool.worker_ids()) == 1
+
+
 def test_a_busy_worker_is_not_idle(stub) -> None:
     service = stub.service(idle_seconds=0.05)
     assert service.compile(unit("// sleep 0.5\n")).origin == "compiled"

@@ -289,7 +289,7 @@ def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, 
                 print(error.call, error.code)
         function.unload()
         """,
-        environment=fake_driver,
+        environment={**fake_driver, "FAKE_PARAMETERS": "2"},
     )
     assert done.stdout.splitlines() == [
         "13.0 1",

@@ -105,9 +105,16 @@ def test_headers_of_another_major_are_never_used(machine: Path) -> None:
     add_headers(machine / "site/nvidia/cu13/include", 13000)
     found = find_toolkit(settings(machine, toolkit_places={"CUDA_HOME": str(machine / "home")}))
     assert (found.version, found.include_folders, found.header_version) == ((12, 9), (), "")
+    in_home = settings(machine, toolkit_places={"CUDA_HOME": str(machine / "home")})
     add_headers(machine / "home/include", 12060)
-    found = find_toolkit(settings(machine, toolkit_places={"CUDA_HOME": str(machine / "home")}))
-    assert (found.include_folders, found.header_version) == ((machine / "home/include",), "12.6")
+    assert find_toolkit(in_home).header_version == "", "of another place, and not of this compiler's version"
+    add_headers(machine / "home/include", 12090)
+    found = find_toolkit(in_home)
+    assert (found.include_folders, found.header_version) == ((machine / "home/include",), "12.9")
+    add_headers(machine / "site/nvidia/cuda_runtime/include", 12080)
+    assert find_toolkit(in_home).header_version == "12.8", "wheels side by side, of the same major"
+    add_headers(machine / "site/nvidia/cuda_runtime/include", 13000)
+    assert find_toolkit(in_home).header_version == "12.9", "a wheel of the wrong major does not count"
 
 
 @pytest.mark.parametrize("variable", ["CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"])
@@ -214,7 +221,7 @@ def test_a_missing_toolkit_header_is_named_in_one_line(
     """Field report 16, with this machine's NVRTC and a copy of its headers that lacks one."""
     if not real_toolkit.include_folders:
         pytest.skip("no CUDA headers are installed")
-    root = tmp_path / "cuda"
+    root = tmp_path / "cuda with space é"
     (root / "lib").mkdir(parents=True)
     (root / "include").mkdir()
     for path in real_toolkit.library.parent.glob("libnvrtc*"):

@@ -4,10 +4,13 @@ Imported by users; imports no CUDA library, starts no process and touches no dis
 Assumes Linux and Python 3.10 or later.
 """
 
+from humming_compile.bundle import Bundle
 from humming_compile.errors import (
+    BundleError,
     CompileError,
     DriverError,
     HummingCompileError,
+    MissingFromBundleError,
     MissingHeaderError,
     RequestError,
     ServiceClosedError,
@@ -26,11 +29,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Artifact",
+    "Bundle",
+    "BundleError",
     "CompileError",
     "CompileRequest",
     "CompileService",
     "DriverError",
     "HummingCompileError",
+    "MissingFromBundleError",
     "MissingHeaderError",
     "RequestError",
     "ServiceClosedError",

@@ -50,6 +50,12 @@ class StoreError(HummingCompileError):
     folder: str = ""
 
 
+class BundleError(HummingCompileError):
+    """A bundle cannot be read or written. `path` is its file."""
+
+    path: str = ""
+
+
 class ProtocolError(HummingCompileError):
     """Bytes between this process and a worker are not a message."""
 
@@ -78,6 +84,12 @@ class UnknownTargetError(CompileError):
     """The NVRTC at hand does not know the target. `known` lists those that it knows."""
 
     known: tuple[str, ...] = ()
+
+
+class MissingFromBundleError(CompileError):
+    """No bundle has the kernel and there is no compiler to make it. `bundles` are the files that were looked into."""
+
+    bundles: tuple[str, ...] = ()
 
 
 class WorkerCrashError(CompileError):

@@ -28,16 +28,14 @@ class IdleWatch:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._woken = threading.Event()
 
     def start(self) -> None:
-        """Makes the thread run if it does not."""
+        """Makes the thread run if it does not, and look if it does: what is idle now may be due first."""
         with self._lock:
+            self._woken.set()
             if self._thread is None:
-                self._stopped = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stopped,), name="humming-compile-idle", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name="humming-compile-idle", daemon=True)
                 try:
                     self._thread.start()
                 except RuntimeError:  # the interpreter is ending, and with it go all workers
@@ -47,7 +45,7 @@ class IdleWatch:
         """Stops the thread and waits until it has ended. There should be nothing idle then that it would miss."""
         with self._lock:
             thread, self._thread = self._thread, None
-            self._stopped.set()
+            self._woken.set()
         if thread is not None:
             thread.join()
             # The system counts it for a moment longer, and that count is what Python looks at.
@@ -59,16 +57,14 @@ class IdleWatch:
         """Forgets the parent's thread and its locks."""
         self._reset()
 
-    def _run(self, stopped: threading.Event) -> None:
+    def _run(self) -> None:
         while True:
+            self._woken.clear()
             seconds = self._look()
             with self._lock:
-                if seconds is None and not stopped.is_set():
-                    # Asked again under the lock: a worker may have become idle after the look, and `start` not have
-                    # started anything since this thread still ran.
-                    seconds = self._look()
-                    if seconds is None:
-                        self._thread = None
-                        return
-            if stopped.wait(seconds):
-                return
+                if self._thread is not threading.current_thread():  # stopped
+                    return
+                if seconds is None and not self._woken.is_set():
+                    self._thread = None
+                    return
+            self._woken.wait(seconds)

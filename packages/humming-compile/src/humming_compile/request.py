@@ -15,7 +15,7 @@ import attrs
 from humming_compile.errors import RequestError
 
 Output = Literal["cubin", "ptx"]
-Origin = Literal["memory", "disk", "compiled"]
+Origin = Literal["memory", "bundle", "disk", "compiled"]
 
 OUTPUTS: tuple[str, ...] = ("cubin", "ptx")
 _TARGET = re.compile(r"sm_[1-9][0-9]{1,2}[af]?\Z")
@@ -80,7 +80,7 @@ class Artifact:
 
     data         the cubin, or the PTX text in UTF-8 (NVRTC ends it with a zero byte, which is kept off)
     key          compile key, 64 hex digits
-    origin       "memory", "disk" or "compiled": where this call got it from
+    origin       "memory", "bundle", "disk" or "compiled": where this call got it from
     seconds      wall time of this call
     cpu_seconds  CPU time the compiler took when it made the data, whenever that was
     log          NVRTC's log (warnings) of that compile

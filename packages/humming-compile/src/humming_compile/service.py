@@ -6,13 +6,12 @@ Assumes nothing of a GPU or driver: any target that the NVRTC at hand knows is c
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
-import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import partial
 from types import TracebackType
@@ -20,23 +19,20 @@ from typing import Any
 
 import attrs
 
-from humming_compile.errors import (
-    CompileError,
-    HummingCompileError,
-    MissingHeaderError,
-    ToolkitError,
-    UnknownTargetError,
-)
+from humming_compile.bundle import Bundle, write_bundle
+from humming_compile.choice import Choice, choose_toolkit
+from humming_compile.errors import MissingFromBundleError, ServiceClosedError, ToolkitError
+from humming_compile.failures import explain_failure, keep_unit
 from humming_compile.headers import Reached, reached_headers
-from humming_compile.key import compile_key, compiler_options
+from humming_compile.key import compile_key, compiler_options, request_digest
 from humming_compile.pool import Pool, worker_command
 from humming_compile.protocol import Message
-from humming_compile.request import Artifact, CompileRequest
-from humming_compile.settings import KEEP_DIR, Settings
+from humming_compile.request import Artifact, CompileRequest, Origin
+from humming_compile.settings import BUNDLES, Settings
 from humming_compile.store import Entry, Store
-from humming_compile.toolkit import INSTALL_HINT, Toolkit, find_toolkit, package_of_header
+from humming_compile.toolkit import INSTALL_HINT, Toolkit, find_toolkit, find_toolkits
 
-_NO_HEADER = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
+_log = logging.getLogger("humming_compile")
 
 Progress = Callable[[int, int, Artifact], None]
 
@@ -45,8 +41,7 @@ class CompileService:
     """Compiles requests, each key once.
 
     `settings` default to the environment (HUMMING_COMPILE_*). `toolkit` and `command` (of the worker processes) default
-    to what is found; tests and bundlers give their own. Nothing is searched, started or written before the first
-    compile.
+    to what is found; tests give their own. Nothing is searched, started or written before the first compile.
     """
 
     def __init__(
@@ -58,10 +53,13 @@ class CompileService:
     ) -> None:
         self.settings = Settings.from_environment() if settings is None else settings
         self.store = Store(self.settings.cache_folder, int(self.settings.cache_megabytes * 1e6))
-        self._toolkit = toolkit
+        self._found: tuple[Toolkit, ...] = () if toolkit is None else (toolkit,)
         self._command = command
-        self._pool: Pool | None = None
-        self._memory: dict[str, Entry] = {}
+        self._choices: dict[tuple[str, bool], Choice] = {}
+        self._bundles: tuple[Bundle, ...] | None = None
+        self._pools: dict[Toolkit, Pool] = {}
+        self._memory: dict[str, Entry] = {}  # by the digest of the request, as `_running`
+        self._closed = False
         self._reset()
         _services.add(self)
 
@@ -70,51 +68,87 @@ class CompileService:
         self._running: dict[str, Future[Artifact]] = {}
 
     @property
+    def toolkits(self) -> tuple[Toolkit, ...]:
+        """The toolkits that are found, best first, searched for on first need. Raises ToolkitError without any."""
+        if not self._found:
+            self._found = tuple(find_toolkits(self.settings)) or (find_toolkit(self.settings),)
+        return self._found
+
+    @property
     def toolkit(self) -> Toolkit:
-        """The toolkit in use, found on first need. Raises ToolkitError when there is none."""
-        if self._toolkit is None:
-            self._toolkit = find_toolkit(self.settings)
-        return self._toolkit
+        """The best toolkit. A target that it does not know is compiled by another one: see `choice`."""
+        return self.toolkits[0]
+
+    def choice(self, target: str, needs_headers: bool = False) -> Choice:
+        """The toolkit that compiles for a target, and why it is this one."""
+        found = self._choices.get((target, needs_headers))
+        if found is None:
+            found = self._choices[target, needs_headers] = choose_toolkit(self.toolkits, target, needs_headers)
+            if found.toolkit is not self.toolkit:
+                _log.info(
+                    "NVRTC %s from %s compiles for %s: %s",
+                    found.toolkit.version_text,
+                    found.toolkit.origin,
+                    target,
+                    found.reason,
+                )
+        return found
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """The bundles that settings name, opened on first need. Raises BundleError for one that cannot be read."""
+        if self._bundles is None:
+            self._bundles = tuple(map(Bundle.open, self.settings.bundle_files))
+        return self._bundles
 
     @property
     def pool(self) -> Pool:
-        """The worker processes; none runs before the first compile."""
+        """The worker processes of the best toolkit; none runs before the first compile."""
+        return self._pool_of(self.toolkit)
+
+    def _pool_of(self, toolkit: Toolkit) -> Pool:
         with self._lock:
-            if self._pool is None:
-                command = self._command or worker_command(str(self.toolkit.library))
-                self._pool = Pool(
-                    command,
+            pool = self._pools.get(toolkit)
+            if pool is None:
+                if self._closed:
+                    raise ServiceClosedError("the compile service was closed: make a new one")
+                pool = self._pools[toolkit] = Pool(
+                    self._command or worker_command(str(toolkit.library)),
                     size=self.settings.workers,
                     timeout=self.settings.timeout_seconds,
                     idle_seconds=self.settings.idle_seconds,
-                    check_hello=partial(_check_hello, self.toolkit),
+                    check_hello=partial(_check_hello, toolkit),
                 )
-            return self._pool
+            return pool
 
     def compile(self, request: CompileRequest) -> Artifact:
         """The compiled code of one request.
 
         Threads that ask for the same key at once share one compile. Raises CompileError (with NVRTC's log) or one of
-        its subclasses for a missing header, an unknown target, a crash or a time-out; ToolkitError without NVRTC;
-        StoreError when the cache folder lacks the entry and cannot be written.
+        its subclasses for a missing header, an unknown target, a crash or a time-out; ToolkitError without NVRTC
+        (MissingFromBundleError where there are bundles); StoreError when the cache folder lacks the entry and cannot be
+        written.
         """
         started = time.perf_counter()
         reached = reached_headers(request.unit_text, request.headers)
-        key = compile_key(request, self.toolkit, reached)
+        digest = request_digest(request, reached)
         with self._lock:
-            entry = self._memory.get(key)
+            entry = self._memory.get(digest)
             future = None
             if entry is None:
-                future = self._running.get(key)
+                future = self._running.get(digest)
                 if future is None:
-                    mine = self._running[key] = Future()
+                    mine = self._running[digest] = Future()
         if entry is not None:
             return _artifact(entry, "memory", started)
         if future is not None:
             shared = future.result()
             return attrs.evolve(shared, origin="memory", seconds=time.perf_counter() - started)
         try:
-            artifact = self._from_disk_or_compiler(request, reached, key, started)
+            entry, origin = self._find_or_compile(request, reached, digest)
+            with self._lock:
+                self._memory[digest] = entry
+            artifact = _artifact(entry, origin, started)
             mine.set_result(artifact)
             return artifact
         except BaseException as error:
@@ -122,7 +156,7 @@ class CompileService:
             raise
         finally:
             with self._lock:
-                self._running.pop(key, None)
+                self._running.pop(digest, None)
 
     def compile_many(self, requests: Iterable[CompileRequest], progress: Progress | None = None) -> list[Artifact]:
         """The compiled code of each request, in their order, compiled side by side on all workers.
@@ -152,14 +186,39 @@ class CompileService:
         """Compiles a request and neither looks for nor keeps the result: for measurements and for `doctor`."""
         started = time.perf_counter()
         reached = reached_headers(request.unit_text, request.headers)
-        entry = self._compile(request, reached, compile_key(request, self.toolkit, reached))
+        toolkit = self.choice(request.target, bool(reached.foreign)).toolkit
+        entry = self._compile(request, reached, toolkit, compile_key(request, toolkit, reached))
         return _artifact(entry, "compiled", started)
+
+    def write_bundle(
+        self,
+        path: str | os.PathLike[str],
+        requests: Iterable[CompileRequest],
+        *,
+        attachments: Mapping[str, bytes] | None = None,
+        about: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Bundle:
+        """Compiles the requests and writes them into one file, from which a machine without a compiler serves them.
+
+        `attachments` and `about` go along: see Bundle. Raises what `compile_many` raises, and BundleError.
+        """
+        wanted = list(requests)
+        self.compile_many(wanted, progress)
+        digests = [request_digest(item, reached_headers(item.unit_text, item.headers)) for item in wanted]
+        with self._lock:
+            kernels = {
+                digest: attrs.evolve(self._memory[digest], name=item.name)
+                for digest, item in zip(digests, wanted, strict=True)
+            }
+        return write_bundle(path, kernels, attachments=attachments, about=about)
 
     def close(self) -> None:
         """Ends the worker processes. What is in memory and on disk is still served."""
         with self._lock:
-            pool = self._pool
-        if pool is not None:
+            self._closed = True
+            pools = list(self._pools.values())
+        for pool in pools:
             pool.close()
 
     def __enter__(self) -> CompileService:
@@ -170,29 +229,36 @@ class CompileService:
     ) -> None:
         self.close()
 
-    def _from_disk_or_compiler(self, request: CompileRequest, reached: Reached, key: str, started: float) -> Artifact:
+    def _find_or_compile(self, request: CompileRequest, reached: Reached, digest: str) -> tuple[Entry, Origin]:
+        for bundle in self.bundles:
+            entry = bundle.read(digest)
+            if entry is not None:
+                return entry, "bundle"
+        try:
+            toolkit = self.choice(request.target, bool(reached.foreign)).toolkit
+        except ToolkitError as error:
+            if not self.bundles:
+                raise
+            raise _missing_from(self.bundles, request, error) from error
+        key = compile_key(request, toolkit, reached, digest)
         entry = self.store.read(key, request.target, request.output)
         if entry is not None:
-            return self._remember(entry, "disk", started)
+            return entry, "disk"
+        for bundle in self.bundles:
+            _log.info("%r is compiled: the bundle %s %s", request.name, bundle.path, bundle.lack_of(request))
         with self.store.lock(key, self.settings.timeout_seconds):
             entry = self.store.read(key, request.target, request.output, quiet=True)
             if entry is not None:
-                return self._remember(entry, "disk", started)
-            entry = self._compile(request, reached, key)
+                return entry, "disk"
+            entry = self._compile(request, reached, toolkit, key)
             self.store.publish(entry)
-        return self._remember(entry, "compiled", started)
+        return entry, "compiled"
 
-    def _remember(self, entry: Entry, origin: Any, started: float) -> Artifact:
-        with self._lock:
-            self._memory[entry.key] = entry
-        return _artifact(entry, origin, started)
-
-    def _compile(self, request: CompileRequest, reached: Reached, key: str) -> Entry:
-        toolkit = self.toolkit
+    def _compile(self, request: CompileRequest, reached: Reached, toolkit: Toolkit, key: str) -> Entry:
         options = list(compiler_options(request))
         if reached.foreign:
             options += [f"--include-path={folder}" for folder in toolkit.include_folders]
-        answer = self.pool.run(
+        answer = self._pool_of(toolkit).run(
             Message(
                 head={
                     "kind": "compile",
@@ -209,7 +275,14 @@ class CompileService:
         )
         log = str(answer.head.get("log", ""))
         if answer.head.get("kind") != "compiled":
-            raise self._failure(request, reached, str(answer.head.get("message", "")), log)
+            raise explain_failure(
+                request,
+                toolkit,
+                str(answer.head.get("message", "")),
+                log,
+                known_targets=partial(self.known_targets, toolkit),
+                keep=partial(keep_unit, request, reached, self.settings.keep_folder),
+            )
         return Entry(
             key=key,
             target=request.target,
@@ -221,67 +294,11 @@ class CompileService:
             name=request.name,
         )
 
-    def _failure(self, request: CompileRequest, reached: Reached, message: str, log: str) -> HummingCompileError:
-        toolkit = self.toolkit
-        if "libnvrtc-builtins" in log:
-            return ToolkitError(
-                f"NVRTC at {toolkit.library} misses its builtins library: reinstall it ({INSTALL_HINT})",
-                package="nvidia-cuda-nvrtc",
-            )
-        fields = {"name": request.name, "target": request.target, "log": log}
-        if "--gpu-architecture" in log or "--nv_arch" in log:
-            known = self.known_targets()
-            return UnknownTargetError(
-                f"NVRTC {toolkit.version_text} does not know the target {request.target!r} of {request.name!r}; it "
-                f"knows {', '.join(known)} (some also with 'a' or 'f'): install a newer nvidia-cuda-nvrtc",
-                known=known,
-                **fields,
-            )
-        missing = _NO_HEADER.search(log)
-        if missing is not None:
-            return self._missing_header(request, missing[1], fields)
-        kept_at = self._keep(request, reached)
-        kept = f"\nThe unit was saved in {kept_at}" if kept_at else f"\n(set {KEEP_DIR} to a folder to save the unit)"
-        return CompileError(
-            f"{message or 'not compiled'} for {request.target}, NVRTC {toolkit.version_text}:\n{log}{kept}",
-            kept_at=kept_at,
-            **fields,
-        )
-
-    def _missing_header(self, request: CompileRequest, header: str, fields: dict[str, str]) -> CompileError:
-        toolkit = self.toolkit
-        package = package_of_header(header, toolkit.version[0])
-        if not package:
-            text = (
-                f"{request.name!r} includes {header!r}, which is not among the headers of the request and is no CUDA "
-                "header: add its text to `headers` (NVRTC has no headers of the C and C++ standard library)"
-            )
-        else:
-            places = ", ".join(map(str, toolkit.include_folders)) or "no folder"
-            text = (
-                f"{request.name!r} needs the header {header!r}, which was not found (CUDA {toolkit.version[0]} headers "
-                f"were found in {places}): pip install '{package}>={toolkit.version[0]},<{toolkit.version[0] + 1}'"
-            )
-        return MissingHeaderError(text, header=header, package=package, **fields)
-
-    def known_targets(self) -> tuple[str, ...]:
-        """Targets that the NVRTC at hand knows, without their 'a' and 'f' forms. Starts a worker if none has run."""
-        hello = self.pool.hello or self.pool.run(None, "nothing", "no target").head
+    def known_targets(self, toolkit: Toolkit | None = None) -> tuple[str, ...]:
+        """Targets that a toolkit (the best one) knows, without 'a' and 'f'. Starts a worker if none has run."""
+        pool = self._pool_of(toolkit or self.toolkit)
+        hello = pool.hello or pool.run(None, "nothing", "no target").head
         return tuple(f"sm_{number}" for number in hello["architectures"])
-
-    def _keep(self, request: CompileRequest, reached: Reached) -> str:
-        """Saves a unit that failed, with its headers, where settings ask for it; returns the folder or ""."""
-        if self.settings.keep_folder is None:
-            return ""
-        word = re.sub(r"[^A-Za-z0-9_.-]", "_", request.name)[:80]
-        folder = self.settings.keep_folder.absolute() / f"{word}-{request.target}"
-        with contextlib.suppress(OSError):
-            for name, text in {f"{word}.cu": request.unit_text, **reached.project}.items():
-                path = folder / os.path.normpath("/" + name).lstrip("/")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-            return str(folder)
-        return ""
 
     def _after_fork_in_child(self) -> None:
         self._reset()
@@ -307,7 +324,18 @@ def _check_hello(toolkit: Toolkit, hello: dict[str, Any]) -> None:
         )
 
 
-def _artifact(entry: Entry, origin: Any, started: float) -> Artifact:
+def _missing_from(bundles: Sequence[Bundle], request: CompileRequest, error: ToolkitError) -> MissingFromBundleError:
+    lacks = "; ".join(f"the bundle {bundle.path} {bundle.lack_of(request)}" for bundle in bundles)
+    return MissingFromBundleError(
+        f"the kernel {request.name!r} for {request.target} is missing: {lacks}. It cannot be compiled here either "
+        f"({error}). Make a bundle that has it where there is a compiler, and name it in {BUNDLES}",
+        name=request.name,
+        target=request.target,
+        bundles=tuple(str(bundle.path) for bundle in bundles),
+    )
+
+
+def _artifact(entry: Entry, origin: Origin, started: float) -> Artifact:
     return Artifact(
         data=entry.data,
         key=entry.key,

@@ -19,6 +19,7 @@ CACHE_MEGABYTES = "HUMMING_COMPILE_CACHE_MEGABYTES"
 WORKERS = "HUMMING_COMPILE_WORKERS"
 TIMEOUT = "HUMMING_COMPILE_TIMEOUT"
 CUDA_DIR = "HUMMING_COMPILE_CUDA_DIR"
+BUNDLES = "HUMMING_COMPILE_BUNDLES"
 KEEP_DIR = "HUMMING_COMPILE_KEEP_DIR"
 
 # Variables of other programs, read here too so that one file tells all that the environment can change.
@@ -30,6 +31,7 @@ VARIABLES = {
     WORKERS: "number of compiler processes (default: the cores this process may use)",
     TIMEOUT: "seconds that one compile may take (default: 300)",
     CUDA_DIR: "use NVRTC and headers of this CUDA folder (holds include/ and lib/ or lib64/)",
+    BUNDLES: "files of compiled kernels that are looked into before anything else, with ':' between them",
     KEEP_DIR: "save the text of units that fail to compile in this folder",
 }
 
@@ -40,8 +42,9 @@ class Settings:
 
     `cache_megabytes` (of 10^6 bytes) bounds the folder, `workers` counts processes, `timeout_seconds` bounds one
     compile, `idle_seconds` is how long a worker without work is kept. `cuda_folder` replaces the search for a toolkit,
-    `keep_folder` receives the text of units that fail; both may be None. `toolkit_places` are the folders that other
-    programs' variables (CONDA_PREFIX, CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH) name, by variable.
+    `keep_folder` receives the text of units that fail; both may be None. `bundle_files` are looked into before folder
+    and compiler. `toolkit_places` are the folders that other programs' variables (CONDA_PREFIX, CUDA_HOME, CUDA_PATH,
+    LD_LIBRARY_PATH) name, by variable.
     """
 
     cache_folder: Path = attrs.field(converter=Path)
@@ -50,6 +53,7 @@ class Settings:
     timeout_seconds: float = 300.0
     idle_seconds: float = 60.0
     cuda_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
+    bundle_files: tuple[Path, ...] = ()
     keep_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     toolkit_places: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -63,6 +67,7 @@ class Settings:
             workers=int(_positive(values, WORKERS, "a whole number above 0") or usable_cores()),
             timeout_seconds=_positive(values, TIMEOUT, "a number of seconds above 0") or 300.0,
             cuda_folder=Path(values[CUDA_DIR]) if values.get(CUDA_DIR) else None,
+            bundle_files=tuple(Path(text) for text in values.get(BUNDLES, "").split(os.pathsep) if text),
             keep_folder=Path(values[KEEP_DIR]) if values.get(KEEP_DIR) else None,
             toolkit_places={name: values[name] for name in _PLACES if values.get(name)},
         )

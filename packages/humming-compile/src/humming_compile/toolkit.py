@@ -1,7 +1,7 @@
 """Finds one CUDA toolkit on disk: the NVRTC library, its version, and the headers that belong to it.
 
 Called by CompileService (for the key and for the worker) and by the command line; loads nothing, reads file names only.
-Assumes Linux names of libraries; headers of another CUDA major than the compiler's are never used.
+Assumes Linux names of libraries. Headers are those beside the compiler, else of another place with the same version.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def find_toolkits(settings: Settings) -> Iterator[Toolkit]:
         if found is None:
             continue
         library, version = found
-        include_folders, header_version = _find_headers([place, *all_places], version[0])
+        include_folders, header_version = _find_headers(place, all_places, version)
         yield Toolkit(
             library=library,
             version=version,
@@ -175,13 +175,17 @@ def _minor(library: Path, major: int, names: Iterable[str]) -> int | None:
     return max(minors, default=None)
 
 
-def _find_headers(candidates: Iterable[Place], major: int) -> tuple[tuple[Path, ...], str]:
-    """Include folders of the first place whose headers state CUDA `major`, and the version they state."""
-    for place in candidates:
+def _find_headers(own: Place, others: Iterable[Place], version: tuple[int, int]) -> tuple[tuple[Path, ...], str]:
+    """Include folders for a compiler and the version that their headers state.
+
+    Those of its own place need only be of its CUDA major, since wheels are installed one by one; those of another place
+    belong to another compiler, and are taken only where that one has the same version.
+    """
+    for place in (own, *others):
         folders = tuple(folder for folder in place.include_folders if folder.is_dir())
-        version = next(filter(None, map(header_version, folders)), "")
-        if version.split(".")[0] == str(major):
-            return folders, version
+        found = next(filter(None, map(header_version, folders)), "")
+        if found == f"{version[0]}.{version[1]}" or (place is own and found.split(".")[0] == str(version[0])):
+            return folders, found
     return (), ""
 
 
