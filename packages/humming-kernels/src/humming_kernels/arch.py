@@ -41,8 +41,9 @@ _TURING = frozenset({"mma_sync_f16", "mma_sync_int8", "mma_sync_int4", "ldmatrix
 _AMPERE = _TURING | {"mma_sync_bf16", "cp_async", "cache_hint"}
 _ADA = _AMPERE | {"mma_sync_fp8"}
 _HOPPER = _ADA | {"wgmma", "bulk_copy", "tensor_map", "mbarrier", "cluster", "setmaxnreg"}
-_BLACKWELL_DATA_CENTRE = (_ADA - {"mma_sync_int4"}) | {"tcgen05", "bulk_copy", "tensor_map", "mbarrier", "cluster"}
-_BLACKWELL_WORKSTATION = (_ADA - {"mma_sync_int4"}) | {"mma_block_scale", "bulk_copy", "tensor_map", "mbarrier"}
+_BLACKWELL = (_ADA - {"mma_sync_int4"}) | {"bulk_copy", "tensor_map", "mbarrier", "cluster", "setmaxnreg"}
+_BLACKWELL_DATA_CENTRE = _BLACKWELL | {"tcgen05"}
+_BLACKWELL_WORKSTATION = _BLACKWELL | {"mma_block_scale"}
 
 
 def _arch(name: str, major: int, minor: int, shared_kib: int, total_kib: int, families: frozenset[str]) -> Arch:

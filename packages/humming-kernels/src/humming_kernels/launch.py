@@ -89,14 +89,6 @@ class LaunchRecipe:
         tiles = -(-n // tuning.block_n) * -(-m // tuning.block_m)
         if not tuning.is_split:
             units_per_block = units_per_tile = stages
-            if tuning.pipeline is Pipeline.WARP_SPECIALIZED:  # blocks stay and take every grid-th tile
-                return LaunchShape(
-                    grid=2 * tiles if tuning.cluster_k > 1 else min(tiles, multiprocessors),
-                    units_per_tile=stages,
-                    units_per_block=stages,
-                    workspace_bytes=0,
-                    counter_bytes=0,
-                )
         elif tuning.split_k:
             # Evenly: every tile has split_k blocks, the last of which may find less work.
             split = min(tuning.split_k, max(1, stages // tuning.warps_k))
@@ -113,6 +105,10 @@ class LaunchRecipe:
                 f"{tiles * units_per_tile}, so split the tokens over several calls"
             )
         grid = -(-tiles * units_per_tile // units_per_block)
+        if tuning.cluster_k > 1:
+            grid = tuning.cluster_k * tiles
+        elif tuning.pipeline is Pipeline.WARP_SPECIALIZED and not tuning.is_split:
+            grid = min(tiles, multiprocessors)  # blocks stay and take every grid-th tile
         is_split = units_per_block % units_per_tile != 0
         return LaunchShape(
             grid=grid,

@@ -25,9 +25,10 @@ def dense_symbol(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         )
         if present
     )
+    blocks = f"_b{tuning.blocks_per_multiprocessor}" if tuning.blocks_per_multiprocessor > 1 else ""
     return (
         f"humming_dense{_PIPELINES[tuning.pipeline]}_{weight}__{compute.activation}{output}"
         f"_n{tuning.block_n}m{tuning.block_m}k{tuning.stage_k}"
         f"_w{tuning.warps_n}x{tuning.warps_m}x{tuning.warps_k}_s{tuning.stages}"
-        f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}{flags}{'_bias' if layer.bias else ''}"
+        f"_{_PLACES[tuning.scale_place]}_r{tuning.raster_m}{flags}{blocks}{'_bias' if layer.bias else ''}"
     )

@@ -18,7 +18,8 @@ ACTIVATIONS = ("f16", "bf16")
 OUTPUTS = ("f16", "bf16", "f32")
 GROUP_SCALES = ("f16", "bf16")
 CHANNEL_SCALES = ("f16", "bf16", "f32")
-LARGEST_SIDE = 2**31 - 64
+LARGEST_N = 2**31 - 64
+LARGEST_K = 2**24  # offsets inside one strip of weights are 32 bits
 REGISTERS_PER_MULTIPROCESSOR = 65536
 REGISTERS_PER_THREAD = 255
 NAMED_BARRIERS = 15  # besides the one of the whole block
@@ -42,9 +43,9 @@ def check_layer(layer: LayerConfig, compute: ComputeConfig, arch: Arch) -> tuple
     reasons: list[str] = []
     weight, scale = layer.weight, layer.weight.scale
     text = format_weight(weight)
-    for name, side in (("n", layer.n), ("k", layer.k)):
-        if not 0 < side <= LARGEST_SIDE:
-            reasons.append(f"{name} of a layer must be positive and at most {LARGEST_SIDE}; got {side}")
+    for name, side, largest in (("n", layer.n, LARGEST_N), ("k", layer.k, LARGEST_K)):
+        if not 0 < side <= largest:
+            reasons.append(f"{name} of a layer must be positive and at most {largest}; got {side}")
     if layer.operand_bits != 16:
         reasons.append(f"operands of {layer.operand_bits} bits are not served; wanted 16")
     if weight.number.name not in DECODERS:
@@ -205,7 +206,7 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         )
     if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
         return tuple(reasons)  # its registers are fixed by setmaxnreg; 256 tokens fit
-    registers = estimated_registers(layer, tuning)
+    registers = estimated_registers(layer, tuning) + (8 if arch.number >= 100 else 0)  # Blackwell's ptxas takes more
     threads = tuning.threads * tuning.blocks_per_multiprocessor
     limit = min(REGISTERS_PER_THREAD, REGISTERS_PER_MULTIPROCESSOR // threads)
     if registers > limit:
