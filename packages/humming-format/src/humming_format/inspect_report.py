@@ -11,7 +11,7 @@ from typing import Any
 from .catalog import CatalogRow
 from .checkpoint import Checkpoint, LayerEntry, TensorPlace
 from .document import to_document
-from .text import format_weight
+from .text import format_activation, format_weight
 
 REPORT_SCHEMA = 1
 
@@ -59,7 +59,11 @@ def report_document(checkpoint: Checkpoint) -> dict[str, Any]:
                 "method": entry.method,
                 "format": format_weight(entry.weight) if entry.weight else None,
                 "weight": to_document(entry.weight) if entry.weight else None,
+                "activation": format_activation(entry.activation) if entry.activation else None,
                 "column_order": entry.column_order,
+                "experts": entry.experts,
+                "parts": list(entry.parts),
+                "interleaved": entry.interleaved,
                 "stored_bytes": entry.stored_bytes,
                 "bits_per_weight": entry.bits_per_weight,
                 "tensors": {role: _place(place) for role, place in entry.tensors.items()},
@@ -114,7 +118,10 @@ def _grouped(layers: Sequence[LayerEntry], every_layer: bool) -> list[tuple[str,
     groups: dict[tuple[object, ...], list[LayerEntry]] = {}
     for entry in layers:
         pattern = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", entry.name)  # whole parts between dots that are numbers
-        likeness = (pattern, entry.n, entry.k, entry.method, entry.weight, entry.column_order, entry.stored_bytes)
+        likeness = (
+            *(pattern, entry.n, entry.k, entry.experts, entry.method, entry.weight, entry.activation),
+            *(entry.column_order, entry.stored_bytes),
+        )
         groups.setdefault(likeness, []).append(entry)
     return [(str(key[0]) if len(group) > 1 else group[0].name, group) for key, group in groups.items()]
 
@@ -124,10 +131,12 @@ def _row(name: str, entries: list[LayerEntry]) -> tuple[str, ...]:
     text = format_weight(first.weight) if first.weight else "-"
     if first.column_order:
         text += " +order"
+    if first.activation is not None:
+        text += f" x {format_activation(first.activation)}"
     return (
         name if len(name) <= 80 else name[:77] + "...",
         f"x{len(entries)}",
-        f"{first.n} x {first.k}",
+        f"{first.n} x {first.k}" if first.experts is None else f"{first.experts} x {first.n} x {first.k}",
         text,
         first.method,
         f"{sum(entry.stored_bytes for entry in entries):,}",

@@ -203,6 +203,35 @@ def check_one_value(place: TensorPlace) -> None:
         )
 
 
+def check_experts(tensors: Mapping[str, TensorPlace], wanted: str, *, rank: int) -> int:
+    """The number of experts of a stack: the first side of the codes, which every other tensor must share."""
+    codes = tensors["codes"]
+    if len(codes.shape) != rank or 0 in codes.shape:
+        raise CheckpointError(
+            f"tensor {shown(codes.tensor)} has the wrong shape", got=str(list(codes.shape)), wanted=wanted
+        )
+    experts = codes.shape[0]
+    for place in tensors.values():
+        if not place.shape or place.shape[0] != experts:
+            raise CheckpointError(
+                f"tensor {shown(place.tensor)} has the wrong shape",
+                got=str(list(place.shape)),
+                wanted=f"a first side of {experts} experts",
+            )
+    return experts
+
+
+def refuse_extra(module: str, stored: Mapping[str, TensorPlace], beginnings: tuple[str, ...]) -> None:
+    """Refuse a tensor of a module of expert stacks that belongs to none of them."""
+    extra = sorted(name for name in stored if not name.startswith(beginnings))
+    if extra:
+        raise CheckpointError(
+            f"tensor {shown(f'{module}.{extra[0]}')} is not expected here",
+            got=", ".join(shown(name, 40) for name in extra[:12]),
+            wanted=f"only tensors of {', '.join(beginnings)}",
+        )
+
+
 def check_bias(tensors: Mapping[str, TensorPlace], n: int) -> None:
     """Refuse a bias that is not a float per row."""
     if "bias" in tensors:

@@ -15,12 +15,14 @@ from .exporter import Exporter, QuantConfig
 from .fp8 import read_fp8
 from .gptq import read_gptq_configs
 from .json_file import read_object
+from .mxfp4 import read_mxfp4
 
 EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
+    "mxfp4": read_mxfp4,
 }
 """Value of quant_method -> reader."""
 

@@ -29,9 +29,11 @@ from .exporter import (
     agreed,
     check_bias,
     check_dtype,
+    check_experts,
     check_keys,
     check_one_value,
     children,
+    refuse_extra,
     take,
 )
 from .matrix_layout import FieldLayout, MatrixLayout
@@ -85,6 +87,9 @@ def read_fp8(places: Mapping[str, TensorPlace], configs: Sequence[QuantConfig], 
             layer = _module(module, stored, config)
             layers.append(layer)
             used.update(place.tensor for place in layer.tensors.values())
+        stacks = [name for name in PARTS if f"{name}_scale_inv" in stored]
+        if stacks:
+            refuse_extra(module, stored, tuple(PARTS))
         for name, parts in PARTS.items():
             if f"{name}_scale_inv" in stored or (name in stored and stored[name].dtype in _CODE_DTYPES):
                 layer = _stack(f"{module}.{name}", name, stored, config, parts)
@@ -171,19 +176,7 @@ def _stack(
     mine = {ending: place for ending, place in stored.items() if ending.startswith(name)}
     needed = [name, f"{name}_scale_inv"] + ([f"{name}_activation_scale"] if config.static else [])
     tensors = take(full_name.rpartition(".")[0], mine, roles, needed)
-    codes = tensors["codes"]
-    if len(codes.shape) != 3 or 0 in codes.shape:
-        raise CheckpointError(
-            f"tensor {shown(codes.tensor)} has the wrong shape", got=str(list(codes.shape)), wanted="[experts, N, K]"
-        )
-    experts = codes.shape[0]
-    for place in tensors.values():
-        if not place.shape or place.shape[0] != experts:
-            raise CheckpointError(
-                f"tensor {shown(place.tensor)} has the wrong shape",
-                got=str(list(place.shape)),
-                wanted=f"a first side of {experts} experts",
-            )
+    experts = check_experts(tensors, "[experts, N, K]", rank=3)
     one = _layer(full_name, {role: place.part(0) for role, place in tensors.items()}, config, parts)
     check_bias({role: place.part(0) for role, place in tensors.items() if role == "bias"}, one.n)
     if "activation_scale" in tensors:
