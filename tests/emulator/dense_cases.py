@@ -105,7 +105,7 @@ def random_tunings(
             stage_k=generator.choice((64, 128, 192)),
             warps_n=8 if specialized else generator.choice((1, 2, 4)),
             warps_m=1 if specialized else generator.choice((1, 2)),
-            warps_k=1 if specialized else generator.choice((1, 2, 3, 4, 8)),
+            warps_k=generator.choice((1, 2)) if specialized else generator.choice((1, 2, 3, 4, 8)),
             stages=generator.choice((2, 3, 4)),
             scale_place=generator.choice(scale_places(layer, compute)),
             raster_m=generator.choice((1, 2, 8)),

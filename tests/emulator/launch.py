@@ -107,8 +107,8 @@ class Launch:
             if early.any():
                 raise Fault(
                     "missing wait",
-                    f"{allocation.name} belongs to the kernel before until griddepcontrol.wait, which neither this warp "
-                    "nor one that it has synchronised with since has executed",
+                    f"{allocation.name} belongs to the kernel before until griddepcontrol.wait, which neither this "
+                    "warp nor one that it has synchronised with since has executed",
                     threads[early],
                     addresses[early],
                 )
