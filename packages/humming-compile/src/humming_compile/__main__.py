@@ -7,20 +7,13 @@ Assumes nothing: its task is to say what is missing and the one command that men
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import platform
 import sys
 
 from humming_compile import __version__
-from humming_compile.errors import DriverError, HummingCompileError, StoreError, ToolkitError, UnknownTargetError
-from humming_compile.module import default_driver
-from humming_compile.request import CompileRequest
-from humming_compile.service import CompileService
-from humming_compile.settings import CACHE_DIR, VARIABLES, Settings
+from humming_compile.doctor import examine
+from humming_compile.errors import HummingCompileError
+from humming_compile.settings import VARIABLES, Settings
 from humming_compile.store import Store
-from humming_compile.toolkit import INSTALL_HINT, find_toolkits
-
-_TEST_UNIT = 'extern "C" __global__ void probe(float* data) { data[threadIdx.x] *= 2.0f; }\n'
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.from_environment()
         if chosen.command == "doctor":
-            return _doctor(settings, chosen.target)
+            return 0 if examine(settings, chosen.target, _say) else 1
         return _stats(settings, clear=chosen.command == "clear")
     except HummingCompileError as error:
         _say("broken", str(error))
@@ -60,77 +53,6 @@ def _stats(settings: Settings, *, clear: bool) -> int:
     if counts.leftovers:
         _say("", f"{counts.leftovers} lock and temporary files of running or ended processes")
     return 0
-
-
-def _doctor(settings: Settings, target: str) -> int:
-    repairs: list[str] = []
-    bindings = _bindings_version()
-    _say("python", f"{platform.python_version()}, humming-compile {__version__}, cuda-bindings {bindings or 'missing'}")
-    if not bindings:
-        repairs.append("pip install cuda-bindings")
-    with CompileService(settings) as service:
-        compiler_works = _tell_compiler(service, target, repairs)
-    try:
-        store = Store(settings.cache_folder)
-        store.check_writable()
-        counts = store.stats()
-        _say("cache", f"{store.folder} can be written; {counts.entries} entries, {counts.bytes / 1e6:.1f} MB")
-    except StoreError as error:
-        _say("cache", str(error))
-        repairs.append(f"export {CACHE_DIR}=/a/folder/that/can/be/written")
-    try:
-        driver = default_driver()
-        _say("driver", f"CUDA {driver.version_text()}, {driver.device_count()} device(s)")
-    except DriverError as error:
-        _say("driver", f"none usable; compiling does not need one ({error})")
-    if repairs or not compiler_works:
-        for repair in dict.fromkeys(repairs):
-            _say("mend with", repair)
-        _say("verdict", "broken")
-        return 1
-    _say("verdict", "all is well")
-    return 0
-
-
-def _tell_compiler(service: CompileService, target: str, repairs: list[str]) -> bool:
-    try:
-        toolkit = service.toolkit
-        _say("nvrtc", f"{toolkit.version_text} from {toolkit.origin}: {toolkit.library}")
-        for other in find_toolkits(service.settings):
-            if other.library != toolkit.library:
-                _say("", f"not used: {other.version_text} from {other.origin}: {other.library}")
-        if toolkit.include_folders:
-            _say("headers", f"CUDA {toolkit.header_version} in {toolkit.include_folders[0]}")
-        else:
-            _say("headers", f"none for CUDA {toolkit.version[0]}; only units that include toolkit headers need them")
-        targets = service.known_targets()
-        _say("targets", " ".join(targets))
-        chosen = target or ("sm_90a" if "sm_90" in targets else targets[0])
-        request = CompileRequest(unit_text=_TEST_UNIT, target=chosen, name="probe")
-        first, second = service.compile_fresh(request), service.compile_fresh(request)
-    except ToolkitError as error:
-        _say("nvrtc", str(error))
-        repairs.append(INSTALL_HINT.partition(" (")[0])
-        return False
-    except HummingCompileError as error:
-        _say("compile", str(error))
-        package = "nvidia-cuda-nvrtc" + ("-cu12" if toolkit.version[0] < 13 else "")
-        how = "--upgrade" if isinstance(error, UnknownTargetError) else "--force-reinstall"
-        repairs.append(f"pip install {how} {package}")
-        return False
-    _say(
-        "compile",
-        f"a test unit for {chosen} in {first.seconds:.3f} s, again in {second.seconds:.3f} s "
-        f"({second.cpu_seconds:.3f} s of CPU time)",
-    )
-    return True
-
-
-def _bindings_version() -> str:
-    try:
-        return importlib.metadata.version("cuda-bindings")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

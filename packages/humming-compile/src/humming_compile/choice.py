@@ -28,6 +28,7 @@ _RELEASES: dict[int, tuple[tuple[int, int], tuple[int, int] | None]] = {
     100: ((12, 8), None),
     101: ((12, 8), (13, 0)),
     103: ((12, 9), None),
+    107: ((13, 5), None),  # at the latest
     110: ((13, 0), None),
     120: ((12, 8), None),
     121: ((12, 9), None),
