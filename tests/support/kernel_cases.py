@@ -126,8 +126,8 @@ def many_tunings(layer: LayerConfig, compute: ComputeConfig, arch: Arch) -> Iter
         for tuning in (base, attrs.evolve(base, split_k=0, raster_m=4, evict_first=True)):
             if not check(layer, compute, tuning, arch):
                 yield tuning
-    for block_m, stage_k, stages, place, (split_k, cluster_k) in itertools.product(
-        (8, 16, 64, 128, 256), (64, 128), (2, 3, 6), ScalePlace, ((1, 1), (0, 1), (3, 1), (1, 2))
+    for block_m, stage_k, stages, place, (split_k, cluster_k, warps_k) in itertools.product(
+        (8, 16, 64, 128, 256), (64, 128), (2, 3, 6), ScalePlace, ((1, 1, 1), (0, 1, 1), (3, 1, 1), (1, 2, 1), (1, 2, 2))
     ):
         tuning = attrs.evolve(
             SPECIALIZED,
@@ -137,6 +137,7 @@ def many_tunings(layer: LayerConfig, compute: ComputeConfig, arch: Arch) -> Iter
             scale_place=place,
             split_k=split_k,
             cluster_k=cluster_k,
+            warps_k=warps_k,
         )
         if not check(layer, compute, tuning, arch):
             yield tuning

@@ -256,22 +256,3 @@ def test_accepted_tunings_fit_the_target():
             assert source.recipe.shared_bytes <= arch.shared_memory
             if tuning.pipeline is Pipeline.MULTISTAGE:
                 assert estimated_registers(LAYER, tuning) * source.recipe.threads <= 65536
-
-
-def test_flags_of_a_split_kernel_count_as_shared_memory():
-    """A split multistage kernel has 16 static bytes beside its dynamic ones; the limit of a block is on the sum."""
-    compute = ComputeConfig(activation="f16")
-    found = 0
-    for arch in ARCHS:
-        for weight in ("u4c", "u4g128", "u8c", "u8g128"):
-            layer = layer_of(weight)
-            for place in scale_places(layer, compute):
-                for stages in range(2, 40):
-                    for block_m in (8, 16, 32, 64):
-                        tuning = attrs.evolve(MULTISTAGE, stages=stages, block_m=block_m, scale_place=place, split_k=0)
-                        tuning = attrs.evolve(tuning, warps_n=2, warps_k=2)
-                        shared = rules.shared_bytes(layer, tuning)
-                        if arch.shared_memory - 16 < shared <= arch.shared_memory:
-                            found += 1
-                            assert check(layer, compute, tuning, arch), (arch.name, shared)
-    assert found

@@ -41,9 +41,10 @@ def problems(nvrtc: DirectNvrtc, source: KernelSource) -> list[str]:
         found.append("ptxas reported no registers")
     if built.registers * source.recipe.threads > REGISTER_FILE:
         found.append(f"{built.registers} registers x {source.recipe.threads} threads do not fit")
-    shared = built.static_shared_bytes + source.recipe.shared_bytes
-    if shared > arch.shared_memory:
-        found.append(f"{shared} bytes of shared memory, {built.static_shared_bytes} of them static")
+    if built.static_shared_bytes:  # the limit is on the sum, and the recipe knows of the dynamic part alone
+        found.append(f"{built.static_shared_bytes} bytes of static shared memory")
+    if source.recipe.shared_bytes > arch.shared_memory:
+        found.append(f"{source.recipe.shared_bytes} bytes of shared memory")
     return [f"{source.symbol} for {source.target}: {what}" for what in found]
 
 
