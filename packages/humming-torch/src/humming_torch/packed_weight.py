@@ -179,6 +179,12 @@ def packed_shapes(weight_format: WeightFormat, n: int, k: int) -> dict[str, tupl
     bits = weight_format.number.bits
     if bits not in (4, 8):
         raise WeightError(f"the packed layout does not hold {shown}", got=f"{bits} bits", wanted="4 or 8 bits")
+    if weight_format.outer_scale is not None or weight_format.zero_point.kind is ZeroPointKind.FLOAT:
+        raise WeightError(
+            f"the packed layout does not hold {shown}",
+            got="two levels of scales" if weight_format.outer_scale is not None else "float zero points",
+            wanted="one level of scales, with integer zero points or minimums",
+        )
     if scale is None or scale.group_n != 1 or scale.number.name not in TORCH_DTYPES:
         raise WeightError(
             f"the packed layout does not hold {shown}", wanted="f16 or bf16 group scales, or f16, bf16 or f32 channel"

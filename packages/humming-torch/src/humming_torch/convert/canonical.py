@@ -11,6 +11,7 @@ import functools
 import attrs
 import torch
 from humming_format.number import Number, NumberKind
+from humming_format.scale import ScaleFormat
 from humming_format.text import format_weight
 from humming_format.weight import WeightFormat
 from humming_format.zero_point import ZeroPointKind
@@ -131,19 +132,45 @@ def code_values(number: Number, device: torch.device, dtype: torch.dtype) -> tor
     return torch.tensor(table, dtype=torch.float64, device="cpu").to(device, dtype)
 
 
+def check_carried(weight_format: WeightFormat) -> ScaleFormat:
+    """The scale of a format whose every part a CanonicalWeight holds; raises WeightError, by name, for any other.
+
+    A part that is not held would be left out of the values in silence: an outer scale, a float zero point.
+    """
+    shown = format_weight(weight_format)
+    scale, zero = weight_format.scale, weight_format.zero_point
+    if weight_format.number.bits > 8:
+        raise WeightError(f"format {shown} is not a quantized one", wanted="a number of at most 8 bits")
+    if weight_format.outer_scale is not None:
+        raise WeightError(
+            f"format {shown} has two levels of scales",
+            wanted="one level",
+            hint="An outer scale is not carried here; where the products are exact in one number, multiply them first.",
+        )
+    if zero.kind is ZeroPointKind.FLOAT:
+        raise WeightError(
+            f"format {shown} has float zero points",
+            wanted="integer zero points (z) or minimums (m)",
+            hint="(code - zero) * scale with a float zero is not carried here, and -zero * scale rounds.",
+        )
+    if scale is None or scale.group_n != 1:
+        raise WeightError(f"format {shown} has no scale per row", wanted="a group scale (g<K>) or a channel scale (c)")
+    for what, number in (("scales", scale.number), ("minimums", zero.number)):
+        if number is not None and number.name not in TORCH_DTYPES:
+            raise WeightError(f"format {shown} has {what} in {number.name}", wanted=", ".join(TORCH_DTYPES))
+    return scale
+
+
 def _check(weight: CanonicalWeight) -> None:
     shown = format_weight(weight.format)
     codes, scale = weight.codes, weight.scale
-    if weight.format.number.bits > 8:
-        raise WeightError(f"format {shown} is not a quantized one", wanted="a number of at most 8 bits")
-    if weight.format.scale is None or weight.format.scale.group_n != 1:
-        raise WeightError(f"format {shown} has no scale per row", wanted="a group scale (g<K>) or a channel scale (c)")
+    scale_format = check_carried(weight.format)
     if codes.dtype != torch.uint8 or codes.ndim != 2 or 0 in codes.shape:
         raise WeightError("codes of the wrong form", got=describe(codes), wanted="uint8 [n, k], both at least 1")
     n, k = codes.shape
-    groups = weight.format.scale.groups_k(k)
+    groups = scale_format.groups_k(k)
     wanted = f"[{n}, {groups}] (n = {n}; k = {k} in groups of {weight.group_k} makes {groups})"
-    check_tensor("scale", scale, (n, groups), TORCH_DTYPES[weight.format.scale.number.name], wanted)
+    check_tensor("scale", scale, (n, groups), TORCH_DTYPES[scale_format.number.name], wanted)
     kind = weight.format.zero_point.kind
     for name, value, belongs in (
         ("zero_point", weight.zero_point, kind is ZeroPointKind.INTEGER),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import torch
 from humming_format.number import Number, NumberKind
+from humming_format.scale import ScaleFormat
 from humming_format.text import format_weight
 from humming_format.weight import WeightFormat
 from humming_format.zero_point import ZeroPointKind
 
-from humming_torch.convert.canonical import TORCH_DTYPES, CanonicalWeight, code_values, describe
+from humming_torch.convert.canonical import TORCH_DTYPES, CanonicalWeight, check_carried, code_values, describe
 from humming_torch.errors import WeightError
 
 
@@ -23,13 +24,7 @@ def quantize(weight: torch.Tensor, weight_format: WeightFormat, bias: torch.Tens
     spread the codes over the group's whole range. The scale is rounded to its stored dtype *before* codes are chosen.
     A group of zeros has scale 0 and decodes to zeros.
     """
-    scale_format = weight_format.scale
-    if scale_format is None or scale_format.group_n != 1 or scale_format.number.name not in TORCH_DTYPES:
-        raise WeightError(
-            f"cannot quantize to {format_weight(weight_format)}",
-            wanted="one f16, bf16 or f32 scale per row and group of columns, or per row",
-            hint='Try "u4g128", "u8c:f32" or "e2m1g32".',
-        )
+    scale_format = _scale_of(weight_format)
     if weight.ndim != 2 or not weight.is_floating_point() or 0 in weight.shape:
         raise WeightError("a weight to quantize is a matrix", got=describe(weight), wanted="a floating tensor [n, k]")
     if not bool(torch.isfinite(weight).all()):
@@ -76,6 +71,24 @@ def quantize(weight: torch.Tensor, weight_format: WeightFormat, bias: torch.Tens
         minimum=minimum,
         bias=bias,
     )
+
+
+def _scale_of(weight_format: WeightFormat) -> ScaleFormat:
+    """The scale of a format that weights can be rounded to; WeightError, with the part that is in the way, if not."""
+    shown = format_weight(weight_format)
+    hint = 'Try "u4g128", "u8c:f32" or "e2m1g32".'
+    try:
+        scale_format = check_carried(weight_format)
+    except WeightError as error:
+        what = f"cannot quantize to {shown}: it {error.what.removeprefix(f'format {shown} ')}"
+        raise WeightError(what, wanted=error.wanted, hint=hint) from error
+    if weight_format.number.kind is NumberKind.CODEBOOK:
+        raise WeightError(
+            f"cannot quantize to {shown}: the values of {weight_format.number.name} are those of a table",
+            wanted="an integer, a sign and magnitude, or a float",
+            hint=hint,
+        )
+    return scale_format
 
 
 def _on(like: torch.Tensor, value: float) -> torch.Tensor:
