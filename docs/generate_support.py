@@ -18,7 +18,7 @@ from humming_format.weight import WeightFormat
 from humming_kernels.arch import ARCHS, Arch, find_arch
 from humming_kernels.components import DECODERS
 from humming_kernels.config import ComputeConfig, LayerConfig, Pipeline
-from humming_kernels.rules import ACTIVATIONS, OUTPUTS, check_layer, stage_sizes
+from humming_kernels.rules import ACTIVATIONS, LARGEST_K, LARGEST_N, OUTPUTS, check_layer, stage_sizes
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "support.md"
@@ -253,7 +253,7 @@ def support_page(runs: Sequence[Run]) -> str:
         "`z` for integer zero points or `m` for minimums, and the number of the scales. `g128` stands for every group",
         f"size that is served: {groups}.",
         "",
-        "n and k may be any positive numbers, the last group of k may be partial; bias is optional everywhere.",
+        f"n is 1 to {LARGEST_N}, k 1 to {LARGEST_K}; the last group of k may be partial; bias is always optional.",
         "",
         "## Targets",
         "",
