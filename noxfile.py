@@ -30,7 +30,17 @@ TEST_FOLDERS = {name: f"packages/{name}/tests" for name in PACKAGES} | {
     "integration": "tests/integration",
     "emulator": "tests/emulator",
 }
-TEST_TOOLS = ("gguf", "hypothesis", "numpy", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "safetensors")
+TEST_TOOLS = (
+    "gguf",
+    "hypothesis",
+    "ml-dtypes",
+    "numpy",
+    "packaging",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "safetensors",
+)
 WORKSPACE = "none"  # no environment of nox's own: `uv run` brings the workspace's
 
 nox.options.default_venv_backend = "uv"
@@ -48,9 +58,16 @@ def pins(session: nox.Session, without: tuple[str, ...] = ()) -> str:
     """A constraints file with the exact versions of the root, but for the distributions named in `without`."""
     table = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["uv"]["constraint-dependencies"]
     kept = [line for line in table if re.split(r"[=;]", line)[0].strip() not in without]
-    path = Path(session.create_tmp()).resolve() / "constraints.txt"
+    path = scratch(session) / "constraints.txt"
     path.write_text("\n".join(kept) + "\n", encoding="utf-8")
     return str(path)
+
+
+def scratch(session: nox.Session) -> Path:
+    """The session's own folder, wherever the session has changed to."""
+    folder = ROOT / session.virtualenv.location / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def project(name: str) -> dict[str, Any]:
@@ -116,7 +133,7 @@ def wheels(session: nox.Session) -> None:
     """Build the four wheels, install them by file into an empty environment, use them; then two of them alone."""
     built = build_wheels(session, PACKAGES)
     install(session, "-c", pins(session), *map(str, built.values()))
-    session.chdir(session.create_tmp())  # nothing of the source tree is importable from here
+    session.chdir(scratch(session))  # nothing of the source tree is importable from here
     for name in PACKAGES:
         session.run("python", "-c", f"import {name.replace('-', '_')} as package; print(package.__file__)")
     session.run("humming-format", "--help", silent=True)
@@ -125,7 +142,7 @@ def wheels(session: nox.Session) -> None:
     session.run("python", str(ROOT / "tests" / "support" / "compile_one.py"), env=own_cache(session))
 
     alone = empty_environment(session, "format-alone", f"humming-format @ {built['humming-format'].as_uri()}")
-    checkpoint = Path(session.create_tmp()).resolve() / "checkpoint"
+    checkpoint = scratch(session) / "checkpoint"
     session.run("python", str(ROOT / "tests" / "support" / "tiny_gptq.py"), str(checkpoint))
     session.run(str(alone / "humming-format"), "inspect", str(checkpoint), external=True)
 
@@ -196,7 +213,7 @@ def status(session: nox.Session) -> None:
 
 def build_wheels(session: nox.Session, names: tuple[str, ...]) -> dict[str, Path]:
     """Build each package's source distribution and, from that, its wheel; returns the wheels by name."""
-    folder = Path(session.create_tmp()).resolve() / "dist"
+    folder = scratch(session) / "dist"
     shutil.rmtree(folder, ignore_errors=True)
     for name in names:
         session.run("uv", "build", "--quiet", "--package", name, "--out-dir", str(folder), external=True)
@@ -228,8 +245,8 @@ def declared_dependencies(names: tuple[str, ...]) -> list[str]:
 
 def empty_environment(session: nox.Session, name: str, requirement: str) -> Path:
     """A new environment that holds one requirement and what it needs; returns its folder of commands."""
-    folder = Path(session.create_tmp()).resolve() / name
-    python = str(Path(session.virtualenv.location).resolve() / "bin" / "python")
+    folder = scratch(session) / name
+    python = str(ROOT / session.virtualenv.location / "bin" / "python")
     session.run("uv", "venv", "--quiet", "--clear", "--python", python, str(folder), external=True)
     into = ("--python", str(folder / "bin" / "python"))
     with session.chdir(tempfile.gettempdir()):
@@ -239,7 +256,7 @@ def empty_environment(session: nox.Session, name: str, requirement: str) -> Path
 
 def own_cache(session: nox.Session) -> dict[str, str]:
     """The environment under which kernels are compiled anew, away from the user's cache."""
-    return {"HUMMING_COMPILE_CACHE_DIR": str(Path(session.create_tmp()).resolve() / "cache")}
+    return {"HUMMING_COMPILE_CACHE_DIR": str(scratch(session) / "cache")}
 
 
 def light_test_folders() -> list[str]:
