@@ -71,7 +71,7 @@ PACKAGES = (
         ),
         environment_prefix="HUMMING_COMPILE_",
         # Where other programs say that a CUDA toolkit lies.
-        machine_variables=("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"),
+        machine_variables=("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     ),
     Package(
         distribution="humming-kernels",

@@ -154,8 +154,8 @@ def _look_at_driver(settings: Settings, say: Say, repairs: list[str], lacks: lis
     if not problem:
         return
     lacks.append("running kernels does not: there is no usable GPU here")
-    if settings.visible_devices is not None and "libcuda" not in problem:
-        repairs.append("unset CUDA_VISIBLE_DEVICES")
+    if settings.device_limits and "libcuda" not in problem:
+        repairs.append(f"unset {' '.join(settings.device_limits)}")
     elif any(map(os.path.exists, _CONTAINER_MARKS)):
         repairs.append("docker run --gpus all ...  (start this container again with the GPU in it)")
     else:

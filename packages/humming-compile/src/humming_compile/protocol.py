@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, BinaryIO
-
-import attrs
+from typing import Any, BinaryIO, NamedTuple
 
 from humming_compile.errors import ProtocolError
 
@@ -21,9 +19,8 @@ _MAX_HEAD = 1 << 28
 _MAX_BODY = 1 << 32
 
 
-@attrs.frozen(kw_only=True)
-class Message:
-    """One message. `head` holds JSON values only."""
+class Message(NamedTuple):
+    """One message. `head` holds JSON values only. (Not of attrs: see nvrtc.py for what a worker imports.)"""
 
     head: dict[str, Any]
     body: bytes = b""

@@ -24,6 +24,7 @@ KEEP_DIR = "HUMMING_COMPILE_KEEP_DIR"
 
 # Variables of other programs, read here too so that one file tells all that the environment can change.
 _PLACES = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
+_DEVICE_LIMITS = ("CUDA_VISIBLE_DEVICES",)
 
 VARIABLES = {
     CACHE_DIR: "folder of compiled kernels",
@@ -44,7 +45,7 @@ class Settings:
     compile, `idle_seconds` is how long a worker without work is kept. `cuda_folder` replaces the search for a toolkit,
     `keep_folder` receives the text of units that fail; both may be None. `bundle_files` are looked into before folder
     and compiler. `toolkit_places` are the folders that other programs' variables (CONDA_PREFIX, CUDA_HOME, CUDA_PATH,
-    LD_LIBRARY_PATH) name, by variable; `visible_devices` is what CUDA_VISIBLE_DEVICES says.
+    LD_LIBRARY_PATH) name, by variable; `device_limits` are the variables that hide devices.
     """
 
     cache_folder: Path = attrs.field(converter=Path)
@@ -56,7 +57,7 @@ class Settings:
     bundle_files: tuple[Path, ...] = ()
     keep_folder: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     toolkit_places: Mapping[str, str] = attrs.field(factory=dict)
-    visible_devices: str | None = None
+    device_limits: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -70,7 +71,7 @@ class Settings:
             cuda_folder=Path(values[CUDA_DIR]) if values.get(CUDA_DIR) else None,
             bundle_files=tuple(Path(text) for text in values.get(BUNDLES, "").split(os.pathsep) if text),
             keep_folder=Path(values[KEEP_DIR]) if values.get(KEEP_DIR) else None,
-            visible_devices=values.get("CUDA_VISIBLE_DEVICES"),
+            device_limits=tuple(name for name in _DEVICE_LIMITS if name in values),
             toolkit_places={name: values[name] for name in _PLACES if values.get(name)},
         )
 

@@ -6,7 +6,6 @@ Assumes that the parent owns the other ends of the pipes: when they close, this 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import select
@@ -104,12 +103,11 @@ def _be_the_first_to_go() -> None:
         file.write("1000")
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Command line of the worker."""
-    parser = argparse.ArgumentParser(prog="python -m humming_compile.worker")
-    parser.add_argument("--library", required=True, help="path of the NVRTC library")
-    options = parser.parse_args(arguments)
-    serve(lambda: Nvrtc(options.library))
+    if len(arguments) != 2 or arguments[0] != "--library":
+        raise SystemExit("usage: python -m humming_compile.worker --library PATH_OF_NVRTC")
+    serve(lambda: Nvrtc(arguments[1]))
 
 
 if __name__ == "__main__":
