@@ -87,7 +87,8 @@ def test_damaged_tensors(golden, tmp_path, name):
         dtype, shape, data = good[key]
         model.tensors = {other: value for other, value in good.items() if other != key}
         accepted = check_any(model.write(tmp_path))
-        if key in owned and not key.endswith(("g_idx", "weight_shape")):
+        # ModelOpt folds pre_quant_scale into the norm before the layer where it can: it may be absent.
+        if key in owned and not key.endswith(("g_idx", "pre_quant_scale")):
             assert not accepted, f"accepted without {key}"
         for changed_to in (
             ("int64", shape, data * 8) if len(data) else None,

@@ -66,7 +66,8 @@ class LayerEntry:
     `method` names the way of storing: "gptq", "gptq_v2", "gguf:Q4_1", "float16", ... `weight` is None for matrices that
     are not quantized, and for kinds that this version does not describe; `layout` is None with it.
     `tensors` by role: "codes", "scale", "zero_point", "outer_scale", "group_index", "bias", "activation_scale",
-    "activation_outer_scale", and more that a layout names; "blocks" for GGUF, "weight" for a plain matrix.
+    "activation_outer_scale", "activation_multiplier" (the input's columns are multiplied by it first), and more that
+    a layout names; "blocks" for GGUF, "weight" for a plain matrix.
     `column_order`: the columns must be sorted by their group index ("group_index") before packing.
     `activation`: how the exporter wants the input quantized; None where it says nothing.
     `experts`: every tensor has a first side of that many experts, and `expert(index)` is one of them.

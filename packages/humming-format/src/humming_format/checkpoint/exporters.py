@@ -15,6 +15,7 @@ from .exporter import Exporter, QuantConfig
 from .fp8 import read_fp8
 from .gptq import read_gptq_configs
 from .json_file import read_object
+from .modelopt import read_modelopt
 from .mxfp4 import read_mxfp4
 
 EXPORTERS: dict[str, Exporter] = {
@@ -23,6 +24,7 @@ EXPORTERS: dict[str, Exporter] = {
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
     "mxfp4": read_mxfp4,
+    "modelopt": read_modelopt,
 }
 """Value of quant_method -> reader."""
 
@@ -33,6 +35,7 @@ KNOWN_METHODS = tuple(EXPORTERS)
 CONFIG_FILES: dict[str, str | None] = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
     "config.json": None,
 }
 _WITHIN = {"config.json": ("quantization_config", "compression_config")}
