@@ -25,7 +25,7 @@ def ptx_request(source: KernelSource) -> CompileRequest:
         unit_text=source.unit_text,
         headers=source.headers,
         target=source.target,
-        options=source.options,
+        options=(*source.options, "-lineinfo"),
         output="ptx",
         name=source.symbol,
     )

@@ -48,7 +48,7 @@ class Fault(EmulatorError):
             return 0
         return int(self.threads.sum()) if self.threads.dtype == bool else int(self.threads.size)
 
-    def locate(self, kernel, instruction, block, neighbours=()):
+    def locate(self, kernel, instruction, block, neighbours=(), source=""):
         """Add where it happened; called once by the machine."""
         thread = self.first_thread()
         self.place = {
@@ -69,6 +69,8 @@ class Fault(EmulatorError):
                 lines.append(f"  address {int(self.addresses.reshape(-1)[self._address_index(thread)]):#x}")
         if instruction:
             lines.append(f"  PTX line {instruction.line}: {instruction.text}")
+            if source:
+                lines.append(f"  source {source}")
         lines.extend(f"    {line}" for line in neighbours)
         self.args = ("\n".join(lines),)
         return self

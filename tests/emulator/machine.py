@@ -253,7 +253,8 @@ class Machine:
         ins = instructions[position] if position < len(instructions) else None
         if fault.threads is not None and fault.threads.dtype != bool:
             fault.threads = fault.threads % self.context.T
-        return fault.locate(self.program.name, ins, self.context.block)
+        source = ins.source() if ins is not None else ""
+        return fault.locate(self.program.name, ins, self.context.block, source=source)
 
     def describe_stuck(self):
         """One line per place where threads of this block wait."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 
 from tests.emulator.errors import ParseError
+from tests.emulator.lexical import parse_number, split_top
 from tests.emulator.program import (
     Address,
     Immediate,
@@ -47,44 +48,6 @@ def _strip_comments(text):
     return re.sub(r"//[^\n]*", "", text)
 
 
-def split_top(text, separator=","):
-    """Split at separators that stand outside of braces and brackets."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == separator and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    tail = text[start:].strip()
-    if tail or parts:
-        parts.append(tail)
-    return parts
-
-
-def parse_number(text):
-    """Immediate of a literal or None."""
-    text = text.strip()
-    if re.match(r"0[fF][0-9a-fA-F]{8}$", text):
-        return Immediate(int(text[2:], 16), 32)
-    if re.match(r"0[dD][0-9a-fA-F]{16}$", text):
-        return Immediate(int(text[2:], 16), 64)
-    match = re.match(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$", text)
-    if match:
-        digits = match.group(2)
-        is_octal = len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567"
-        value = int(digits, 8 if is_octal else 0)
-        return Immediate(-value if match.group(1) else value)
-    match = re.match(r"-?\d+\.\d*(?:[eE][-+]?\d+)?$", text)
-    if match:
-        import struct
-
-        return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)
-    return None
-
-
 class _Scope:
     def __init__(self, parent=None):
         self.parent = parent
@@ -112,11 +75,11 @@ class _Scope:
 
 class Parser:
     def __init__(self, text):
-        self.original = text.splitlines()
         self.text = _strip_comments(text)
         self.target = ""
         self.variables = {}
         self.kernels = {}
+        self.files = {}
 
     def line_of(self, position):
         return self.text.count("\n", 0, position) + 1
@@ -131,7 +94,11 @@ class Parser:
             line_end = text.find("\n", position)
             line_end = len(text) if line_end < 0 else line_end
             line = text[position:line_end]
-            if line.startswith((".version", ".address_size", ".file", ".pragma", ".loc")):
+            if line.startswith(".file"):
+                number, name = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', line).groups()
+                self.files[int(number)] = name
+                position = line_end
+            elif line.startswith((".version", ".address_size", ".pragma", ".loc")):
                 position = line_end
             elif line.startswith(".target"):
                 self.target = line.split(None, 1)[1].split(",")[0].strip()
@@ -211,7 +178,7 @@ class Parser:
         end = self._matching(brace)
         if kind == "func":
             return end + 1  # reached only through `call`, which the decoder refuses
-        kernel = Kernel(name, target=self.target, lines=self.original)
+        kernel = Kernel(name, target=self.target)
         for directive in re.finditer(r"\.(\w+)\s*([\d, ]*)", text[cursor:brace]):
             numbers = tuple(int(v) for v in directive.group(2).replace(",", " ").split())
             kernel.directives[directive.group(1)] = numbers
@@ -242,6 +209,7 @@ class _Body:
         self.scope = _Scope()
         self.label_scopes = [""]
         self.scope_count = 0
+        self.location = ()
 
     def parse(self, position, end):
         text = self.parser.text
@@ -262,6 +230,11 @@ class _Body:
                 position += 1
             elif character == ";":
                 position += 1
+            elif re.compile(r"\.loc\s").match(text, position):  # ends with its line
+                stop = text.index("\n", position)
+                numbers = re.findall(r"(?:\.loc|inlined_at)\s+(\d+)\s+(\d+)", text[position:stop])
+                self.location = tuple((int(number), int(line)) for number, line in numbers)
+                position = stop
             elif match := _LABEL.match(text, position):
                 position = match.end()
                 name = match.group(1)
@@ -297,7 +270,7 @@ class _Body:
             self.declare(flat)
         elif flat.startswith((".shared", ".local", ".const", ".global")):
             self.parser._variable(flat, position, self.kernel.variables)
-        elif flat.startswith((".pragma", ".loc", ".file", ".noreturn", ".param")):
+        elif flat.startswith((".pragma", ".noreturn", ".param")):
             return
         else:
             self.instruction(flat, self.parser.line_of(position))
@@ -391,7 +364,17 @@ class _Body:
         else:
             operands = tuple(self.operand(p, line) for p in split_top(rest)) if rest.strip() else ()
         self.kernel.instructions.append(
-            Instruction(opcode, modifiers, operands, predicate, line, flat, len(self.kernel.instructions))
+            Instruction(
+                opcode,
+                modifiers,
+                operands,
+                predicate,
+                line,
+                flat,
+                index=len(self.kernel.instructions),
+                location=self.location,
+                files=self.parser.files,
+            )
         )
 
 

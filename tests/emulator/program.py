@@ -71,6 +71,23 @@ class Instruction:
     line: int
     text: str
     index: int = 0
+    location: tuple = ()  # (file number, line) of the CUDA source, then of the place it is inlined at, from .loc
+
+    files: dict = field(default_factory=dict, repr=False)  # .file number -> name, of the module
+
+    def source(self):
+        """Place in the CUDA source as file:line, or an empty string."""
+        places = []
+        for number, line in self.location:
+            name = self.files.get(number, str(number))
+            at = name.rfind("/humming/")
+            places.append(f"{name[at + 1 :] if at >= 0 else name}:{line}")
+        return ", inlined at ".join(places)
+
+    def place(self):
+        """Words for a message: the PTX line, its text and its source."""
+        source = self.source()
+        return f"PTX line {self.line}: {self.text[:80]}" + (f", source {source}" if source else "")
 
     @property
     def name(self):
@@ -105,4 +122,3 @@ class Kernel:
     variables: dict = field(default_factory=dict)  # name -> Variable, module scope included
     directives: dict = field(default_factory=dict)  # maxntid, reqnctapercluster, ...
     target: str = ""
-    lines: list = field(default_factory=list)

@@ -262,7 +262,7 @@ class SharedMemory:
         place = f"shared {verb} of {size} bytes at {int(addresses[row]):#x}"
         if clock[row, column] == PENDING:
             note = self._note(granule)
-            what = f" (PTX line {note.line}: {note.text})" if note is not None else ""
+            what = f" ({note.place()})" if note is not None else ""
             raise Fault(
                 "missing wait",
                 f"{place}: an asynchronous copy into byte {granule * self.granule:#x} has not completed, "
@@ -301,7 +301,7 @@ class SharedMemory:
             note = next(
                 (n for g, w, n in self.async_reads.values() if w - self.first_warp == reader and granule in g), None
             )
-            what = f" (PTX line {note.line}: {note.text[:60]})" if note is not None else ""
+            what = f" ({note.place()})" if note is not None else ""
             raise Fault(
                 "missing wait",
                 f"{place}: byte {granule * self.granule:#x} is still being "

@@ -224,3 +224,17 @@ def test_warp_turns_are_fair_to_a_producer_behind_a_spinner():
       else if (threadIdx.x == 32) { int v = 0; for (int i = 0; i < 40; ++i) v += out[1]; atomicAdd((int*)&flag, 1 + v); } }"""
     memory, _ = launch(source, "turn", 1, 64, 0, [("out", np.zeros(2, np.int32), "inout")])
     assert memory["out"].read()[0] == 1
+
+
+def test_faults_name_the_line_of_the_source():
+    source = """__device__ __forceinline__ void put(int* p, int v) {
+      p[threadIdx.x] = v;
+    }
+    extern "C" __global__ void place(int* out) {
+      put(out + 1, 7);
+    }"""
+    ptx = compile_ptx(source, TARGET, ("-lineinfo",))
+    memory = Memory()
+    out = memory.add("out", np.zeros(32, np.int32), "output")
+    with pytest.raises(Fault, match=r"source \S*kernel\.cu:2, inlined at \S*kernel\.cu:5"):
+        run(ptx, "place", 1, 32, 0, struct.pack("<Q", out.address), memory)
