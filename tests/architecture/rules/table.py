@@ -70,7 +70,7 @@ PACKAGES = (
             "nvidia-cuda-cccl-cu12",
         ),
         environment_prefix="HUMMING_COMPILE_",
-        # Where other programs say that a CUDA toolkit lies.
+        # Where other programs say that a CUDA toolkit lies, and which devices are hidden.
         machine_variables=("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     ),
     Package(
