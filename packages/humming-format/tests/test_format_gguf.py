@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from humming_format import CheckpointError, format_weight, number
-from humming_format.checkpoint import BLOCKS, decode_rows, read_checkpoint
+from humming_format.checkpoint import BLOCKS, PIECES, decode_rows, read_checkpoint
 from humming_format.checkpoint.gguf_container import GGML_TYPES, read_container
 from humming_format.reference import decode_weight
 
@@ -71,7 +71,7 @@ def test_plain_and_undescribed_tensors_are_listed(write_gguf):
         {
             "a.weight": (random_matrix(4, 64), "F16"),
             "b.weight": (random_matrix(4, 64), "F32"),
-            "c.weight": (random_matrix(4, 64), "Q5_0"),
+            "c.weight": (random_matrix(4, 256), "TQ2_0"),
             "norm.weight": (random_matrix(1, 64)[0], "F32"),
             "experts.weight": (random_matrix(8, 64).reshape(2, 4, 64), "Q8_0"),
         }
@@ -80,7 +80,7 @@ def test_plain_and_undescribed_tensors_are_listed(write_gguf):
     assert [(entry.name, entry.method, entry.weight) for entry in checkpoint.layers] == [
         ("a.weight", "float16", None),
         ("b.weight", "float32", None),
-        ("c.weight", "gguf:Q5_0", None),
+        ("c.weight", "gguf:TQ2_0", None),
     ]
     assert [(place.tensor, place.shape) for place in checkpoint.others] == [
         ("norm.weight", (64,)),
@@ -88,7 +88,7 @@ def test_plain_and_undescribed_tensors_are_listed(write_gguf):
     ]
     assert checkpoint.quantized == ()
     assert any("more than two sides" in note for note in checkpoint.notes)
-    assert any("gguf:Q5_0" in note for note in checkpoint.notes)
+    assert any("gguf:TQ2_0" in note for note in checkpoint.notes)
     place = checkpoint.layers[0].tensors["weight"]
     assert np.array_equal(
         np.frombuffer(place.read(), np.float16).reshape(place.shape), random_matrix(4, 64).astype(np.float16)
@@ -210,3 +210,61 @@ def test_folders_of_gguf(write_gguf, tmp_path):
     write_gguf({"w": (random_matrix(8, 64), "Q4_0")}, name="other.gguf")
     with pytest.raises(CheckpointError, match=r"several GGUF files; got other\.gguf, small\.gguf"):
         read_checkpoint(tmp_path)
+
+
+PIECE_BITS = {"Q5_0": 5.5, "Q5_1": 6, "Q2_K": 2.625, "Q3_K": 3.4375, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625}
+PIECE_BITS |= {"IQ4_NL": 4.5, "IQ4_XS": 4.25, "MXFP4": 4.25}
+
+
+def write_blocks(path, kind, data):
+    """A GGUF file of one tensor of ready-made blocks."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return read_checkpoint(path).layer("w")
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_blocks_in_pieces_against_gguf(kind, tmp_path):
+    """Random bytes: every code, every integer scale and minimum; f16s that are ordinary, negative, subnormal, zero."""
+    block, weight = PIECES[kind]
+    random = np.random.default_rng(7)
+    count = 24 if block.elements == 32 else 8
+    data = random.integers(0, 256, (count, block.nbytes), dtype=np.uint8)
+    halves = (random.standard_normal(2 * count) * 3).astype(np.float16)
+    halves[:6] = [0.0, -0.0, 6e-8, -6e-8, 65504, -0.5]
+    for offset, values in ((block.scale, halves[:count]), (block.minimum, halves[count:])):
+        if offset is not None and block.scale_bits == 16:
+            data[:, offset : offset + 2] = values.view(np.uint8).reshape(count, 2)
+    if block.scale_bits == 8:
+        data[:, block.scale] = random.integers(0, 255, count)
+    theirs = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).reshape(4, -1)
+    layer = write_blocks(tmp_path / "blocks.gguf", kind, data.reshape(4, -1))
+    assert (layer.method, layer.n, layer.k) == (f"gguf:{kind}", 4, count // 4 * block.elements)
+    assert layer.layout is block and layer.weight == weight
+    assert layer.bits_per_weight == PIECE_BITS[kind]
+    with np.errstate(over="ignore"):
+        assert np.array_equal(as_f32(decode_rows(layer, range(4))), theirs)
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_every_bit_of_a_block_in_pieces_is_used_once(kind):
+    """Codes, factors and the f16s together cover the block: no bit twice, none left out."""
+    block, _ = PIECES[kind]
+    used = [bit for offset in (block.scale,) for bit in range(8 * offset, 8 * offset + block.scale_bits)]
+    if block.minimum is not None:
+        used += range(8 * block.minimum, 8 * block.minimum + 16)
+    for pieces in (*block.codes, *block.scale_factors, *block.minimum_factors):
+        for piece in pieces:
+            used += range(8 * piece.byte + piece.shift, 8 * piece.byte + piece.shift + piece.width)
+    assert sorted(used) == list(range(8 * block.nbytes))
+    assert len(block.codes) == block.elements and block.elements % block.group == 0
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1"])
+def test_quantized_by_gguf_itself(write_gguf, kind):
+    path, truth = write_gguf({"w": (random_matrix(6, 96), kind)})
+    assert np.array_equal(as_f32(decode_rows(read_checkpoint(path).layer("w"), range(6))), truth["w"])

@@ -5,6 +5,7 @@ Assumes only the standard library and attrs."""
 from .entry import Checkpoint, LayerEntry, TensorPlace
 from .exact import decode_rows, group_of_column
 from .gguf import BLOCKS
+from .gguf_pieces import PIECES, GgufPieces, Piece
 from .layout import GgufBlock, GptqLayout
 from .matrix_layout import FieldLayout, MatrixLayout, NestedScale, StoredScale
 from .read import KNOWN_METHODS, read_checkpoint
@@ -12,13 +13,16 @@ from .read import KNOWN_METHODS, read_checkpoint
 __all__ = [
     "BLOCKS",
     "KNOWN_METHODS",
+    "PIECES",
     "Checkpoint",
     "FieldLayout",
     "GgufBlock",
+    "GgufPieces",
     "GptqLayout",
     "LayerEntry",
     "MatrixLayout",
     "NestedScale",
+    "Piece",
     "StoredScale",
     "TensorPlace",
     "decode_rows",

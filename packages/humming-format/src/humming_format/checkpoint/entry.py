@@ -12,6 +12,7 @@ import attrs
 from ..activation import ActivationFormat
 from ..errors import CheckpointError
 from ..weight import WeightFormat
+from .gguf_pieces import GgufPieces
 from .layout import GgufBlock, GptqLayout
 from .matrix_layout import MatrixLayout
 
@@ -81,7 +82,7 @@ class LayerEntry:
     method: str
     tensors: Mapping[str, TensorPlace]
     weight: WeightFormat | None = None
-    layout: GptqLayout | GgufBlock | MatrixLayout | None = None
+    layout: GptqLayout | GgufBlock | GgufPieces | MatrixLayout | None = None
     column_order: bool = False
     activation: ActivationFormat | None = None
     experts: int | None = None

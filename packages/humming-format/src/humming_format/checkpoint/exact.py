@@ -5,14 +5,16 @@ Assumes layers as read_checkpoint describes them; columns come back in the order
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 
 from ..errors import CheckpointError
 from ..number import Number, number
 from ..packing import unpack
-from ..reference import Exact, decode_weight
+from ..reference import Exact, decode_weight, multiply
 from ..zero_point import ZeroPointKind
 from .entry import LayerEntry
 from .exact_matrix import matrix_rows
+from .gguf_pieces import GgufPieces, read_pieces
 from .layout import GgufBlock, GptqLayout
 from .matrix_layout import MatrixLayout
 
@@ -33,6 +35,8 @@ def decode_rows(layer: LayerEntry, rows: Iterable[int]) -> list[list[Exact]]:
         return _gptq_rows(layer, layer.layout, wanted)
     if isinstance(layer.layout, GgufBlock):
         return _gguf_rows(layer, layer.layout, wanted)
+    if isinstance(layer.layout, GgufPieces):
+        return _pieces_rows(layer, layer.layout, wanted)
     raise CheckpointError(
         f"layer {layer.name} has no described quantization", got=layer.method, wanted="a layer whose weight is not None"
     )
@@ -95,6 +99,37 @@ def _gguf_rows(layer: LayerEntry, block: GgufBlock, rows: list[int]) -> list[lis
                 byte, shift = block.code_place(element)
                 code = ((stored[byte] >> shift) & ((1 << block.code_bits) - 1)) ^ block.code_flip
                 values.append(decode_weight(weight, code, scale, minimum))
+        result.append(values)
+    return result
+
+
+def _pieces_rows(layer: LayerEntry, block: GgufPieces, rows: list[int]) -> list[list[Exact]]:
+    weight = layer.weight
+    if weight is None:
+        raise CheckpointError(f"layer {layer.name} has no format")
+    data = layer.tensors["blocks"].read()
+    half = number("f16")
+    row_bytes = layer.k // block.elements * block.nbytes
+    result = []
+    for row in rows:
+        values: list[Exact] = []
+        for start in range(row * row_bytes, (row + 1) * row_bytes, block.nbytes):
+            stored = data[start : start + block.nbytes]
+            if block.scale_bits == 8:
+                whole = number("e8m0").decode(stored[block.scale])
+            else:
+                whole = _float_at(half, stored[block.scale :], 0)
+            lowest = Fraction(0) if block.minimum is None else _float_at(half, stored[block.minimum :], 0)
+            for element, pieces in enumerate(block.codes):
+                group = element // block.group
+                scale, minimum = whole, multiply(Fraction(block.minimum_sign), lowest)
+                if block.scale_factors:
+                    factor = read_pieces(stored, block.scale_factors[group]) ^ block.factor_flip
+                    scale = multiply(whole, Fraction(factor - block.factor_bias))
+                if block.minimum_factors:
+                    minimum = multiply(minimum, Fraction(read_pieces(stored, block.minimum_factors[group])))
+                code = read_pieces(stored, pieces)
+                values.append(decode_weight(weight, code, scale, None if block.minimum is None else minimum))
         result.append(values)
     return result
 

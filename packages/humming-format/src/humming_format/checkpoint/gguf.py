@@ -1,6 +1,6 @@
 """GGUF files: which tensors are weight matrices, and what the blocks of Q4_0, Q4_1 and Q8_0 mean, as data.
 Called by read_checkpoint for files that begin with "GGUF".
-Assumes the block layouts that layout.py draws; other block types are listed with their size but not described."""
+Assumes the blocks that layout.py and gguf_pieces.py describe; other types are listed with their size alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..text import parse_weight
 from ..weight import WeightFormat
 from .entry import Checkpoint, LayerEntry, TensorPlace
 from .gguf_container import GgufTensor, read_container
+from .gguf_pieces import PIECES
 from .layout import GgufBlock
 
 # Q8_0 stores two's complement bytes; flipping the top bit gives offset binary, exactly: u8 with zero point 128.
@@ -40,7 +41,7 @@ BLOCKS: dict[str, tuple[GgufBlock, WeightFormat]] = {
         parse_weight("u8g32"),
     ),
 }
-"""Described block types: GGML name -> (where things are in a block, what they mean)."""
+"""Block types of one or two whole values and plain codes: GGML name -> (where things are, what they mean)."""
 
 _PLAIN_DTYPES = {
     "F32": "float32",
@@ -107,7 +108,10 @@ def _layer(tensor: GgufTensor, place: TensorPlace) -> LayerEntry:
     if plain is not None:
         return LayerEntry(name=tensor.name, n=n, k=k, method=plain, tensors={"weight": place})
     layer = LayerEntry(name=tensor.name, n=n, k=k, method=f"gguf:{tensor.type_name}", tensors={"blocks": place})
-    if tensor.type_name not in BLOCKS:
-        return layer
-    block, weight = BLOCKS[tensor.type_name]
-    return attrs.evolve(layer, weight=weight, layout=block)
+    if tensor.type_name in BLOCKS:
+        block, weight = BLOCKS[tensor.type_name]
+        return attrs.evolve(layer, weight=weight, layout=block)
+    if tensor.type_name in PIECES:
+        pieces, weight = PIECES[tensor.type_name]
+        return attrs.evolve(layer, weight=weight, layout=pieces)
+    return layer
