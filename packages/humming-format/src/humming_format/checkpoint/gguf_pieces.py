@@ -91,8 +91,8 @@ def _both(low: Sequence[Pieces], high: Sequence[Pieces]) -> tuple[Pieces, ...]:
 def _six_bits(offset: int, minimum: bool) -> tuple[Pieces, ...]:
     """Scales or minimums of Q4_K and Q5_K: four in the low six bits of a byte, four in halves and leftover bits."""
     own, shift = (offset + 4, 4) if minimum else (offset, 0)
-    first = [(Piece(byte=own + j, width=6),) for j in range(4)]
-    last = [
+    first: list[Pieces] = [(Piece(byte=own + j, width=6),) for j in range(4)]
+    last: list[Pieces] = [
         (Piece(byte=offset + 8 + j, shift=shift, width=4), Piece(byte=own + j, shift=6, width=2, at=4))
         for j in range(4)
     ]
