@@ -258,10 +258,11 @@ class Context:
             shared = member.shared
             granules = np.flatnonzero(shared.proxy_generic)
             if len(granules):
-                writer = np.maximum(shared.write_thread[granules] >> 5, 0)
+                thread = shared.write_thread[granules]
+                agent = np.where(thread >= 0, thread >> 5, -1 - thread)
                 seen = np.zeros(len(granules), bool)
                 for warp in self.active_warps():
-                    seen |= (shared.write_clock[granules] <= self.clocks.table[warp, writer]) | (writer == warp)
+                    seen |= (shared.write_clock[granules] <= self.clocks.table[warp, agent]) | (agent == warp)
                 shared.proxy_generic[granules[seen]] = False
 
     def fence(self):

@@ -211,7 +211,7 @@ class SharedMemory:
             raise Fault(
                 "missing fence",
                 f"{verb} of {size} bytes at {int(addresses[row]):#x}: byte {granule * self.granule:#x} was written by "
-                f"an ordinary store of {self.thread_name(writer)} with no fence.proxy.async after it",
+                f"an ordinary store ({self.thread_name(writer)}) with no fence.proxy.async after it",
                 threads[generic.any(axis=1)],
                 addresses[generic.any(axis=1)],
             )
@@ -245,6 +245,8 @@ class SharedMemory:
         return f"warp {local % self.warps_per_block} of block {local // self.warps_per_block} of the cluster"
 
     def thread_name(self, thread):
+        if thread < 0:
+            return "cp.async"
         return f"{self.warp_name(thread >> 5)} lane {thread & 31}"
 
     def _note(self, granule):

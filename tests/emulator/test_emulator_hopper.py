@@ -137,6 +137,39 @@ def test_bulk_copies_through_a_ring():
     assert report.bytes["global async load"] == 7 * 1024
 
 
+GATHER = """.reg .b64 %p, %o, %q, %w; .reg .b32 %s, %b, %t, %a, %v; .reg .pred %c, %d;
+  mov.u64 %q, dyn; cvt.u32.u64 %s, %q; add.u32 %b, %s, 1024; mov.u32 %t, %tid.x; ld.param.u64 %p, [args]; ld.param.u64 %o, [args+8];
+  setp.eq.u32 %c, %t, 0; @%c mbarrier.init.shared::cta.b64 [%b], 32; bar.sync 0;
+  setp.ge.u32 %c, %t, 32; @%c bra CONSUMER;
+  mul.wide.u32 %w, %t, 16; add.s64 %w, %p, %w; shl.b32 %a, %t, 4; add.u32 %a, %s, %a;
+  cp.async.cg.shared.global [%a], [%w], 16; {arrive} ret;
+  CONSUMER: {wait} {fence} setp.eq.u32 %c, %t, 32;
+  @%c cp.async.bulk.global.shared::cta.bulk_group [%o], [%s], 512; @%c cp.async.bulk.commit_group; @%c cp.async.bulk.wait_group.read 0; ret;"""
+GATHERED = {
+    "arrive": "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%b];",
+    "wait": "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %d, [%b], 0; @!%d bra AGAIN;",
+    "fence": "fence.proxy.async;",
+}
+
+
+def run_gather(**edits):
+    data = np.arange(128, dtype=np.uint32)
+    buffers = [("data", data, "input"), ("out", np.zeros(128, np.uint32), "output")]
+    _, memory = run_text(GATHER.format(**{**GATHERED, **edits}), threads=64, shared_bytes=1040, buffers=buffers)
+    return data, memory["out"].read()
+
+
+def test_copies_that_arrive_on_an_mbarrier():
+    data, got = run_gather()
+    assert np.array_equal(got, data)
+    with pytest.raises(Fault, match=r"missing fence(.|\n)*cp\.async"):
+        run_gather(fence="")
+    with pytest.raises(Fault, match=r"deadlock(.|\n)*64 of 32|deadlock(.|\n)*arrivals missing"):
+        run_gather(arrive="setp.lt.u32 %c, %t, 31; @%c " + GATHERED["arrive"])
+    with pytest.raises(Fault, match=r"(missing wait|uninitialised shared)"):
+        run_gather(wait="")
+
+
 # --- layouts, from plain loops --------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ def deliver_at(c, shared, where, data, bar_address, thread, unit, count_bytes=No
     breaks = np.flatnonzero(np.diff(where) != unit) + 1
     for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(where)], strict=True):
         barrier.copies.append(
-            (shared, granules[first:last].reshape(-1), int(where[first]), rows[first:last].reshape(-1))
+            (shared, granules[first:last].reshape(-1), int(where[first]), rows[first:last].reshape(-1), False)
         )
     barrier.tx -= len(data) if count_bytes is None else count_bytes
     c.events += 1

@@ -24,7 +24,7 @@ class MBarrier:
         self.agent = agent
         self.clock = None  # of the arrivals of the running phase
         self.done_clock = None  # of all completed phases
-        self.copies = []  # (shared memory, granules, offsets, data) of the running phase
+        self.copies = []  # (shared memory, granules, offset, data, ordinary proxy or not) of the running phase
 
     def describe(self):
         return (
@@ -40,11 +40,11 @@ class MBarrier:
         self.pending = self.count
         context.events += 1
         clocks = self.shared.clocks
-        for shared, granules, offset, data in self.copies:
+        for shared, granules, offset, data, generic in self.copies:
             shared.data[offset : offset + len(data)] = data
             shared.version += 1
             shared.stamp_agent(granules, self.agent, self.phase)
-            shared.proxy_generic[granules] = False
+            shared.proxy_generic[granules] = generic
         if self.copies or self.clock is not None:
             total = clocks.join(self.clock, clocks.unit(self.agent, self.phase))
             self.done_clock = clocks.join(self.done_clock, total)
@@ -259,7 +259,9 @@ def copy_arrive(d, ins):
             for copy in c.copies:
                 mine = chosen[copy.lanes] & active[copy.lanes]
                 for row in np.flatnonzero(mine):
-                    barrier.copies.append((copy.shared, copy.granules[row], int(copy.addresses[row]), copy.data[row]))
+                    barrier.copies.append(
+                        (copy.shared, copy.granules[row], int(copy.addresses[row]), copy.data[row], True)
+                    )
                 keep = ~mine
                 if keep.any():
                     left.append(
