@@ -52,6 +52,7 @@ FEW = {
     "raster_m": (1,),
     "evict_first": (True, False),
     "split_k": (0, 1, 2, 4),
+    "cluster_k": (1,),
     "blocks_per_multiprocessor": (1, 2),
 }
 SOME = {
@@ -64,6 +65,7 @@ SOME = {
     "raster_m": (1, 8),
     "evict_first": (True, False),
     "split_k": (0, 1, 2, 4),
+    "cluster_k": (1,),
     "blocks_per_multiprocessor": (1, 2),
 }
 MANY = {
@@ -80,11 +82,12 @@ SPECIALIZED = {
     "stage_k": (64, 128),
     "warps_n": (8,),
     "warps_m": (1,),
-    "warps_k": (1,),
+    "warps_k": (1, 2),
     "stages": (2, 3, 4, 5, 6, 8, 10, 12),
     "raster_m": (1, 2, 4, 8, 16, 32),
     "evict_first": (True, False),
     "split_k": (0, 1, 2, 3, 4),
+    "cluster_k": (1, 2),
     "blocks_per_multiprocessor": (1,),
 }
 

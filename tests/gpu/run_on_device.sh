@@ -47,7 +47,8 @@ bench() {
 
 sweep() { step sweep 540 python3 -m benchmarks.dense --sweep "$@"; }
 
-# watch TOOL: the small smoke run under compute-sanitizer, our kernels alone where the tool can select them.
+# watch TOOL: the small smoke run under compute-sanitizer, our kernels alone where the tool can select them. Driver calls
+# that fail by design are not reported: cuda-bindings asks for functions that a driver may lack, we for a parameter too many.
 watch() {
   local tool=$1 option filter=()
   for option in --kernel-name --kernel-regex; do
@@ -55,10 +56,11 @@ watch() {
       filter=("$option" "kns=humming_")
     fi
   done
-  step "$tool" 150 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 9 \
+  step "$tool" 150 compute-sanitizer --tool "$tool" --report-api-errors no "${filter[@]}" --error-exitcode 9 \
     python3 -m tests.gpu.smoke --small
   if ! grep -q 'SUMMARY' "$OUT/$tool.log" && [ ${#filter[@]} -gt 0 ]; then
-    step "$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 python3 -m tests.gpu.smoke --small
+    step "$tool" 150 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
+      python3 -m tests.gpu.smoke --small
   fi
 }
 
