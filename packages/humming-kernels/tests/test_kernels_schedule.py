@@ -139,6 +139,17 @@ def test_work_that_31_bits_cannot_count_is_refused(name):
     assert "split the tokens" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["whole", "stream_k", "persistent"])
+def test_the_last_launch_that_31_bits_count(name):
+    """2^30 tiles of two stages are 2^31 units, one too many; a column of tiles less fits."""
+    tuning = attrs.evolve(TUNINGS[name], warps_k=1)
+    n, m = tuning.block_n * 2**18, tuning.block_m * 2**12
+    one_less = recipe(LAYER, tuning).plan(m, n - tuning.block_n, 2 * tuning.stage_k, 132)
+    assert one_less.units_per_tile * 2**12 * (2**18 - 1) == 2**31 - 2**13
+    with pytest.raises(KernelError, match=str(2**31)):
+        recipe(LAYER, tuning).plan(m, n, 2 * tuning.stage_k, 132)
+
+
 @pytest.mark.parametrize("name", sorted(TUNINGS))
 def test_the_grid_fits_the_device(name):
     """Warp-specialised and Stream-K grids are one wave; others are bounded by CUDA's 2^31 - 1."""
