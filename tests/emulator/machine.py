@@ -67,9 +67,23 @@ class Machine:
         c = self.context
         self.finished = c.finished = True
         self._check_register_pool()
+        self._check_in_flight()
         if c.copies:
             copy = c.copies[0]
             c.report.notes.append(f"block {c.block} ended with copies not waited for: line {copy.ins.line}")
+
+    def _check_in_flight(self):
+        """Nothing asynchronous may still use the shared memory of a block that ends."""
+        shared = self.context.shared
+        for barrier in shared.mbarriers.values():
+            if barrier.copies:
+                raise Fault(
+                    "missing wait",
+                    "the block ends while copies into shared memory are in flight, nobody has waited for the "
+                    + barrier.describe(),
+                )
+        for _, _, note in shared.async_reads.values():
+            raise Fault("missing wait", f"the block ends while its shared memory is still being read ({note.place()})")
 
     def _check_register_pool(self):
         """setmaxnreg deals out the registers of the launch: at most 65536 / threads each, in steps of eight."""

@@ -342,6 +342,8 @@ EDITS = [
     (run_cluster, CLUSTER, "  wait(bar, 0);\n", "", "missing wait|uninitialised shared", "wait"),
     (run_cluster, CLUSTER, "bar, 3);\n", "bar, 7);\n", "out of bounds", "multicast mask"),
     (run_cluster, CLUSTER, "commit_bulk(); wait_bulk(); }\n", "commit_bulk(); }\n  __syncthreads();\n  dyn[t] = 1;\n", "missing wait", "still being read"),
+    (run_cluster, CLUSTER, "commit_bulk(); wait_bulk(); }", "commit_bulk(); }", "missing wait", "the block ends while its shared memory is still being read"),
+    (run_bulk, BULK, "for (int i = 0; i < args.count; ++i) {\n      const u32 bar = bars + 16 * (i % 2);\n      if (i", "for (int i = 0; i < args.count + 1; ++i) {\n      const u32 bar = bars + 16 * (i % 2);\n      if (i", "missing wait|out of bounds", ""),
     (run_cluster, CLUSTER, "  fence_async();\n", "", "missing fence", "tensor store"),
     (run_bulk, BULK, "arrive(bar + 8);", "if (t < 32) arrive(bar + 8);", "deadlock", "32 of 64 arrivals missing"),
     (run_bulk, BULK, "if (i >= 2) wait(bar + 8, (i / 2 - 1) & 1);", "", "mbarrier misuse|shared race|missing wait", ""),
