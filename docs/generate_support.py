@@ -217,9 +217,9 @@ def run_table(runs: Iterable[Run]) -> list[str]:
             run.target,
             run.device,
             run.date,
-            f"`{run.tests}`",
+            run.tests,
             ", ".join(run.activations),
-            " ".join(f"`{w}`" for w in run.weights),
+            f"{len(run.weights)}, in `silicon.json`",
         ]
         for run in runs
     ]
