@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, shown
+from .autoround import read_autoround
 from .awq import read_awq
 from .compressed_tensors import read_compressed_tensors
 from .exporter import Exporter, QuantConfig
@@ -21,6 +22,7 @@ from .mxfp4 import read_mxfp4
 EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
+    "auto-round": read_autoround,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
     "mxfp4": read_mxfp4,
@@ -36,6 +38,7 @@ CONFIG_FILES: dict[str, str | None] = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
+    "quantization_config.json": None,
     "config.json": None,
 }
 _WITHIN = {"config.json": ("quantization_config", "compression_config")}

@@ -178,8 +178,8 @@ def _symmetric_rule(layer: LayerEntry, config: GptqConfig, layout: GptqLayout) -
 
 
 def _has_all_ones(place: TensorPlace, bits: int) -> bool:
-    """Whether some stored zero point is all ones. Not asked of 3 bits, whose exporters all subtract field by field."""
-    if bits == 3:
+    """Whether some stored zero point is all ones. Not asked of odd widths, which are always subtracted by field."""
+    if 8 % bits:
         return False
     ones = (1 << bits) - 1
     without = bytes(
