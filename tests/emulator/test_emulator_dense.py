@@ -8,7 +8,7 @@ import attrs
 import pytest
 import torch
 
-from tests.emulator.dense_cases import TARGETS, DenseCase, Inputs, random_tunings, run_case
+from tests.emulator.dense_cases import ARCHS, TARGETS, DenseCase, Inputs, random_tunings, run_case
 from tests.support.weight_cases import FORMAT_TEXTS
 
 ALL = [
@@ -34,6 +34,11 @@ def name(case: DenseCase) -> str:
 @pytest.mark.parametrize("case", SAMPLE, ids=name)
 def test_every_format(case):
     run_case(case, profile=False)
+
+
+@pytest.mark.parametrize("target", [arch.name for arch in ARCHS if arch.name not in TARGETS])
+def test_every_other_target(target):
+    run_case(DenseCase(text="u4g128z:f16", activation="f16", target=target, m=9), profile=False)
 
 
 @pytest.mark.nvrtc
