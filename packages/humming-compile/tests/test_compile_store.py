@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -165,30 +164,6 @@ def test_a_folder_that_cannot_be_written_is_named(stub, monkeypatch: pytest.Monk
     assert len(stub.compiled()) == 1, "nothing is compiled for a folder that cannot keep it"
 
 
-AS_NOBODY = "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n" if os.getuid() == 0 else ""
-
-
-def test_a_read_only_folder_as_an_ordinary_user(stub, run_script, tmp_path: Path) -> None:
-    """Field report 15 again, with real permissions."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH and os.getuid() == 0:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    stub.service().compile(CompileRequest(unit_text="int x;", target="sm_90a"))
-    stub.cache.chmod(0o555)
-    done = run_script(
-        stub.script(
-            AS_NOBODY
-            + "print(service.compile(unit('int x;')).origin)\n"
-            + "try:\n    service.compile(unit('int y;'))\n"
-            + "except StoreError as error:\n    print(error)\n"
-        )
-    )
-    stub.cache.chmod(0o755)
-    lines = done.stdout.splitlines()
-    assert lines[0] == "disk", done.stderr
-    assert str(stub.cache) in lines[1] and "HUMMING_COMPILE_CACHE_DIR" in lines[1] and len(lines) == 2
-
-
 @pytest.mark.parametrize("home", [None, "/nonexistent", "empty"])
 def test_only_the_named_folder_is_used(stub, run_script, tmp_path: Path, home: str | None) -> None:
     """Field report 15: a container without a home that can be written."""
@@ -212,25 +187,6 @@ def test_only_the_named_folder_is_used(stub, run_script, tmp_path: Path, home: s
     assert run_script(script, environment=environment).stdout.split() == ["disk"]
     assert list(empty.iterdir()) == []
     assert [path.suffix for path in cache.iterdir()] == [".entry"]
-
-
-@pytest.mark.parametrize(
-    ("folder_mode", "file_mode"), [(0o1777, 0o666), (0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)]
-)
-def test_files_take_their_permissions_from_the_folder(store: Store, folder_mode: int, file_mode: int) -> None:
-    """Two users with different umasks share a folder that was made for sharing."""
-    store.folder.mkdir(parents=True)
-    store.folder.chmod(folder_mode)
-    before = os.umask(0o077)
-    try:
-        store.publish(ENTRY)
-        with store.lock(KEY, 1) as held:
-            assert held
-            lock_mode = (store.folder / f"{KEY}.lock").stat().st_mode
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(store.path(KEY).stat().st_mode) == file_mode
-    assert stat.S_IMODE(lock_mode) == file_mode
 
 
 def test_the_lock_excludes_and_goes_away(store: Store) -> None:
@@ -358,25 +314,6 @@ def test_a_real_full_disk(stub, tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert os.listdir(disk / "cache") == []
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-def test_another_user_s_bad_entry_in_a_sticky_folder_is_worked_around(
-    stub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """`mkdir -m 1777`: the entry can neither be used nor replaced, so its key is compiled by each process."""
-    request = CompileRequest(unit_text="int x;", target="sm_90a")
-    good = stub.service().compile(request)
-    path = stub.service().store.path(good.key)
-    path.write_bytes(b"garbage")
-
-    def not_yours(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(store_module.os, "replace", not_yours)
-    again = stub.service().compile(request)
-    assert (again.origin, again.data) == ("compiled", good.data)
-    assert ["compiled again" in warnings(caplog)[0], "not kept" in warnings(caplog)[1]] == [True, True]
-    assert [item.name for item in stub.cache.iterdir()] == [path.name]
 
 
 def test_stats_and_clear_touch_only_our_files(store: Store) -> None:

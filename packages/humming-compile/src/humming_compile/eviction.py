@@ -123,7 +123,7 @@ def _runs(process: int) -> bool:
 def _machine() -> str:
     """Eight hex digits for this start of this machine and this space of process numbers (containers have their own)."""
     try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         space = str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:  # then nobody else's files can be told from those of ended processes, so they wait for a day
         start, space = secrets.token_hex(16), ""

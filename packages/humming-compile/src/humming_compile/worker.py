@@ -99,7 +99,7 @@ def _leave_with_parent(requests: int, parent: int) -> None:
 
 def _be_the_first_to_go() -> None:
     """Where memory runs out, the system is to end this process and not the one that it works for."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
         file.write("1000")
 
 
