@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import CheckpointError, shown
 from .autoround import read_autoround
 from .awq import read_awq
+from .bitsandbytes import read_bitsandbytes
 from .compressed_tensors import read_compressed_tensors
 from .exporter import Exporter, QuantConfig
 from .fp8 import read_fp8
@@ -23,6 +24,7 @@ EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
     "auto-round": read_autoround,
+    "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
     "mxfp4": read_mxfp4,
