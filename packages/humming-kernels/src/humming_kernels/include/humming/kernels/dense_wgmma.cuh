@@ -1,4 +1,5 @@
-// The dense GEMM on Hopper: up to four warps copy, two warpgroups decode and multiply 64 features each by wgmma.
+// The dense GEMM on Hopper: up to four warps copy, one or two pairs of warpgroups decode and multiply by wgmma, each
+// warpgroup 64 features.
 // Instantiated by the unit that humming_kernels.compose writes, which also includes the header of its wgmma shape.
 // Assumes what humming_kernels.rules accepted, kSharedBytes of dynamic shared memory, and a tensor map of the tokens.
 //
