@@ -11,11 +11,13 @@ from typing import Any
 from ..errors import CheckpointError, shown
 from .autoround import read_autoround
 from .awq import read_awq
+from .bitnet import read_bitnet
 from .bitsandbytes import read_bitsandbytes
 from .compressed_tensors import read_compressed_tensors
 from .exporter import Exporter, QuantConfig
 from .fp8 import read_fp8
 from .gptq import read_gptq_configs
+from .hqq import read_hqq
 from .json_file import read_object
 from .modelopt import read_modelopt
 from .mxfp4 import read_mxfp4
@@ -24,9 +26,11 @@ EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
     "awq": read_awq,
     "auto-round": read_autoround,
+    "bitnet": read_bitnet,
     "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
+    "hqq": read_hqq,
     "mxfp4": read_mxfp4,
     "modelopt": read_modelopt,
 }

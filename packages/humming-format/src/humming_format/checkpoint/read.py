@@ -19,7 +19,7 @@ from .safetensors_header import read_header
 USES_CHECKPOINT_FORMAT = ("gptq",)
 """Methods for which the argument checkpoint_format means something."""
 
-QUANTIZED_ENDINGS = (".qweight", ".weight_packed", ".weight_scale_inv", "_blocks", ".absmax")
+QUANTIZED_ENDINGS = (".qweight", ".weight_packed", ".weight_scale_inv", "_blocks", ".absmax", ".W_q")
 """Names of tensors that make no sense without a quantization configuration."""
 
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
