@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -135,6 +136,26 @@ def test_forks_while_workers_are_idle_and_busy(stub, run_script) -> None:
     done = run_script(stub.script(script))
     assert done.stdout.splitlines() == ["7"] * 5 + ["idle workers ended"], done.stderr
     assert done.stderr == ""
+
+
+def test_no_thread_of_ours_runs_and_no_worker_idles_during_a_fork(stub, run_script) -> None:
+    """Hooks run in the reverse order of their registration, so this one sees what ours leave."""
+    opening = """
+        import os, threading
+        os.register_at_fork(before=lambda: print(threading.active_count(), len(os.listdir('/proc/self/task'))))
+    """
+    script = """
+        service.compile(unit('int x;'))
+        before = service.pool.worker_ids()
+        print(threading.active_count())
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(len(before), service.pool.worker_ids(), os.path.exists(f'/proc/{before[0]}'), threading.active_count())
+    """
+    done = run_script(textwrap.dedent(opening) + stub.script(script))
+    assert done.stdout.splitlines() == ["2", "1 1", "1 () False 1"], done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -285,19 +285,40 @@ def test_a_folder_that_is_removed_while_something_compiles_is_made_again(
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_its_parent(stub, run_script) -> None:
+    """Also not when the parent is killed, so that nobody gives the lock back."""
     script = """
-        import signal, threading
-        store = service.store
-        with store.lock("a" * 64, 1) as held:
-            child = os.fork()
-            if child == 0:
-                time.sleep(30)
-                os._exit(0)
-        with store.lock("a" * 64, 2) as again:
-            print(held, again)
-        os.kill(child, signal.SIGKILL)
+        import signal
+        holder = os.fork()
+        if holder == 0:
+            with service.store.lock("a" * 64, 1) as held:
+                child = os.fork()
+                if child == 0:
+                    os.closerange(0, 3)  # so that nobody waits for its output
+                    time.sleep(20)
+                    os._exit(0)
+                print(held, child, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(holder, 0)
+        with service.store.lock("a" * 64, 2) as held:
+            print(held)
     """
-    assert run_script(stub.script(script)).stdout.split() == ["True", "True"]
+    held, child, again = run_script(stub.script(script)).stdout.split()
+    os.kill(int(child), 9)
+    assert (held, again) == ("True", "True")
+
+
+def test_a_temporary_file_that_is_removed_is_written_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, removed = os.replace, []
+
+    def and_remove(temporary: Path, path: Path) -> None:
+        if not removed:
+            removed.append(temporary)
+            shutil.rmtree(store.folder)
+        real(temporary, path)
+
+    monkeypatch.setattr(store_module.os, "replace", and_remove)
+    store.publish(ENTRY)
+    assert removed and read(store) == ENTRY and len(os.listdir(store.folder)) == 1
 
 
 def test_a_real_full_disk(stub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
