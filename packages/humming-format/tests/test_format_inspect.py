@@ -72,6 +72,34 @@ def test_smollm2(capsys):
     assert 0.97 * size < stored < size  # the rest is the vocabulary
 
 
+def test_a_model_of_several_schemes(golden, tmp_path, capsys):
+    """Layers are grouped by scheme, and those that leave the scheme of most weights are listed."""
+    model = golden("compressed_tensors")
+    folder = str(model.write(tmp_path))
+    assert main(["inspect", folder]) == 0
+    output = capsys.readouterr().out
+    rows = [line.split() for line in output.splitlines()]
+    header = rows.index(["scheme", "layers", "weights", "bytes", "bits/weight"])
+    table = rows[header + 2 : rows.index([], header)]
+    weights = [int(row[-3].replace(",", "")) for row in table if row[0] != "-"]
+    assert weights == sorted(weights, reverse=True) and len(table) == 19
+    usual = "e4m3b16x16:f32 x e4m3g16:f32 (compressed-tensors:float-quantized)"
+    assert " ".join(rows[header + 2]).startswith(usual) and table[-1][:2] == ["-", "(bfloat16)"]
+    assert f"layers that are not {usual}:" in output
+    assert "  model.int8_channel: u8c:f32" in output and "  lm_head: bfloat16" in output
+    assert "u8c:f32 x s8c:f32 (compressed-tensors:int-quantized)" in output
+    assert main(["inspect", "--json", folder]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert sum(scheme["layers"] for scheme in report["schemes"]) == len(report["layers"])
+    assert "lm_head" in report["exceptions"] and "model.float_block" not in report["exceptions"]
+
+
+def test_a_model_of_one_scheme_has_no_such_list(golden, tmp_path, capsys):
+    assert main(["inspect", str(golden("awq_g32").write(tmp_path))]) == 0
+    output = capsys.readouterr().out
+    assert "bits/weight" in output and "layers that are not" not in output
+
+
 @pytest.mark.parametrize("arguments", [[], ["inspect"], ["inspect", "--nonsense", "x"], ["describe", "x"]])
 def test_wrong_usage_is_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:

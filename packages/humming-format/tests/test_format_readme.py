@@ -12,8 +12,8 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 @pytest.fixture
-def readme_checkpoints(gptq_model, write_safetensors, write_gguf, tmp_path, monkeypatch):
-    """What the README calls my-model and small.gguf, in the current folder."""
+def readme_checkpoints(gptq_model, write_safetensors, write_gguf, golden, tmp_path, monkeypatch):
+    """What the README calls my-model, my-experts and small.gguf, in the current folder."""
     down, up = gptq_model(n=64, k=256), gptq_model(n=256, k=128)
     down.zeros[down.zeros == 0] = up.zeros[up.zeros == 0] = 1  # nothing to note about zero points
     tensors = {}
@@ -22,6 +22,7 @@ def readme_checkpoints(gptq_model, write_safetensors, write_gguf, tmp_path, monk
         tensors |= up.tensors(1, f"model.layers.{layer}.mlp.up_proj")
     write_safetensors(tmp_path / "my-model", tensors, down.config(checkpoint_format="gptq"))
     write_gguf({"blk.0.ffn_up.weight": (np.ones((4, 64)), "Q4_1")})
+    golden("mxfp4").write(tmp_path / "my-experts")
     monkeypatch.chdir(tmp_path)
 
 

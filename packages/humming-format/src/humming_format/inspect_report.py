@@ -11,9 +11,11 @@ from typing import Any
 from .catalog import CatalogRow
 from .checkpoint import Checkpoint, LayerEntry, TensorPlace
 from .document import to_document
+from .inspect_schemes import exceptions, schemes
 from .text import format_activation, format_weight
 
 REPORT_SCHEMA = 1
+_MOST_EXCEPTIONS = 20
 
 
 def report_text(checkpoint: Checkpoint, *, every_layer: bool = False) -> str:
@@ -38,6 +40,7 @@ def report_text(checkpoint: Checkpoint, *, every_layer: bool = False) -> str:
         lines.append(
             f"other       {totals['other_tensors']:>5} tensors  {'':>15}         {totals['other_bytes']:>15,} bytes"
         )
+    lines += _scheme_lines(checkpoint)
     lines += [f"note: {note}" for note in checkpoint.notes]
     return "\n".join(_printable(line) for line in lines)
 
@@ -51,6 +54,19 @@ def report_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "method": checkpoint.method,
         "files": [str(file) for file in checkpoint.files],
         "totals": _totals(checkpoint),
+        "schemes": [
+            {
+                "format": None if scheme.weight == "-" else scheme.weight,
+                "activation": scheme.activation,
+                "method": scheme.method,
+                "layers": len(scheme.layers),
+                "weights": scheme.weights,
+                "stored_bytes": scheme.stored_bytes,
+                "bits_per_weight": scheme.bits_per_weight,
+            }
+            for scheme in schemes(checkpoint)
+        ],
+        "exceptions": [entry.name for entry in exceptions(schemes(checkpoint))],
         "layers": [
             {
                 "name": entry.name,
@@ -110,6 +126,34 @@ def _totals(checkpoint: Checkpoint) -> dict[str, Any]:
         "other_tensors": len(checkpoint.others),
         "other_bytes": sum(place.nbytes for place in checkpoint.others),
     }
+
+
+def _scheme_lines(checkpoint: Checkpoint) -> list[str]:
+    """What a model of several schemes adds to the report: the schemes, and the layers that leave the usual one."""
+    found = schemes(checkpoint)
+    if sum(scheme.weight != "-" for scheme in found) < 2:
+        return []
+    header = ("scheme", "layers", "weights", "bytes", "bits/weight")
+    rows = [
+        (
+            scheme.label,
+            str(len(scheme.layers)),
+            f"{scheme.weights:,}",
+            f"{scheme.stored_bytes:,}",
+            f"{scheme.bits_per_weight:.3f}",
+        )
+        for scheme in found
+    ]
+    lines = ["", *_table([header, *rows], right={1, 2, 3, 4}), "", f"layers that are not {found[0].label}:"]
+    groups = _grouped(exceptions(found), every_layer=False)
+    lines += [
+        f"  {name if len(name) <= 80 else name[:77] + '...'}{f' x{len(entries)}' if len(entries) > 1 else ''}: "
+        f"{format_weight(entries[0].weight) if entries[0].weight else entries[0].method}"
+        for name, entries in groups[:_MOST_EXCEPTIONS]
+    ]
+    if len(groups) > _MOST_EXCEPTIONS:
+        lines.append(f"  and {len(groups) - _MOST_EXCEPTIONS} more kinds")
+    return lines
 
 
 def _grouped(layers: Sequence[LayerEntry], every_layer: bool) -> list[tuple[str, list[LayerEntry]]]:
