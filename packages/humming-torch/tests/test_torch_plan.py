@@ -4,84 +4,30 @@ Run by pytest.
 Assumes stand-ins for the session, the loaded functions and torch.cuda; the kernels' texts are the real ones.
 """
 
-import contextlib
 import threading
 
 import attrs
 import pytest
 import torch
-from humming_compile.module import ArgumentBuffer
 from humming_kernels.arch import DeviceFacts, find_arch
 from humming_kernels.heuristic import ranges
 from humming_kernels.launch import ARGUMENT_FIELDS, ARGUMENTS, TENSOR_MAP_BYTES, TENSOR_MAP_OFFSET
 from humming_torch import launch as launch_module
-from humming_torch import plan as plan_module
 from humming_torch.checks import read_format
 from humming_torch.convert import quantize
 from humming_torch.errors import NotPreparedError, UnsupportedError
+from humming_torch.launch import Scratch
 from humming_torch.pack import pack
-from humming_torch.plan import Plan, dense_configs
+from humming_torch.plan import Plan, dense_configs, range_sources
 
-STREAM = 0x5EED
-
-
-@attrs.define
-class FakeFunction:
-    """Records its launches."""
-
-    symbol: str
-    calls: list = attrs.field(factory=list)
-
-    def launch(self, grid, block, shared_bytes, stream, arguments):
-        fields = dict(zip((name for name, _ in ARGUMENT_FIELDS), ARGUMENTS.unpack_from(arguments.view), strict=True))
-        self.calls.append((grid, block, shared_bytes, stream, fields, bytes(arguments.view)))
-
-
-class FakeSession:
-    """Loads stand-ins, and hands out scratch memory on the CPU."""
-
-    index = 0
-    facts = DeviceFacts(arch=find_arch("sm_90a"), multiprocessors=132)
-
-    def __init__(self):
-        self.functions = {}
-        self.scratches = []
-
-    def load(self, sources, progress=None):
-        return [self.functions.setdefault(source.unit_text, FakeFunction(source.symbol)) for source in sources]
-
-    def fill_arena(self):
-        pass
-
-    def scratch(self, stream, workspace_bytes, counter_bytes):
-        self.scratches.append((torch.empty(workspace_bytes, dtype=torch.uint8), torch.zeros(counter_bytes).byte()))
-        return self.scratches[-1]
-
-    @property
-    def calls(self):
-        return [call for function in self.functions.values() for call in function.calls]
-
-
-class FakeEncoder:
-    """Tensor maps that say only that they are there."""
-
-    def encode(self, *arguments):
-        return bytes(TENSOR_MAP_BYTES)
+from tests.support.call_stand_ins import STREAM, FakeEncoder, FakeSession, RecordingFunction, fake_cuda
 
 
 @pytest.fixture
-def capturing(monkeypatch):
-    """torch.cuda without a GPU; set its only item to true for a stream that is being captured."""
-    state = [False]
-    stream = type("Stream", (), {"cuda_stream": STREAM})()
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state[0])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM)
-    monkeypatch.setattr(plan_module, "bind_context", lambda index: None)
-    monkeypatch.setattr(launch_module, "TensorMapEncoder", FakeEncoder)
-    return state
+def cuda():
+    """torch.cuda without a GPU; `capturing` may be set."""
+    with fake_cuda() as state:
+        yield state
 
 
 def make(text="u4g128z", n=576, k=1536, dtype=torch.bfloat16, bias=False):
@@ -95,7 +41,7 @@ def run(plan, packed, activation, out=None, bias=None):
     return plan.run(activation, packed.weight, packed.weight_scale, packed.zero_point, bias, packed.column_order, out)
 
 
-def test_every_m_gets_the_kernel_of_its_range(capturing):
+def test_every_m_gets_the_kernel_of_its_range(cuda):
     session, plan, packed = make()
     plan.prepare(1024)
     layer, compute = dense_configs("u4g128z", 576, 1536, torch.bfloat16, torch.bfloat16, False)
@@ -108,12 +54,12 @@ def test_every_m_gets_the_kernel_of_its_range(capturing):
             run(plan, packed, torch.zeros(m, 1536).bfloat16())
             (used,) = [f for f in session.functions.values() if len(f.calls) > before[id(f)]]
             kernels.add(used.symbol)
-            assert used.calls[-1][1] == tuning.threads
+            assert used.calls[-1].threads == tuning.threads
     assert len(kernels) == len({tuning for _, _, tuning in found})
 
 
 @pytest.mark.parametrize("m", [1, 7, 64, 300])
-def test_the_argument_block_says_where_everything_is(capturing, m):
+def test_the_argument_block_says_where_everything_is(cuda, m):
     session, plan, packed = make(bias=True)
     plan.prepare(300)
     bias = packed.bias.bfloat16()
@@ -121,8 +67,9 @@ def test_the_argument_block_says_where_everything_is(capturing, m):
     out = torch.zeros(m, 600).bfloat16()[:, :576]
     session.scratches.clear()
     assert run(plan, packed, activation, out, bias) is out
-    ((grid, _, _, stream, fields, _),) = session.calls
-    assert stream == STREAM
+    (call,) = session.calls
+    fields = call.fields
+    assert call.stream == STREAM
     assert fields["activation"] == activation.data_ptr() and fields["activation_stride"] == 1536
     assert fields["output"] == out.data_ptr() and fields["output_stride"] == 600
     assert fields["weight"] == packed.weight.data_ptr()
@@ -130,18 +77,18 @@ def test_the_argument_block_says_where_everything_is(capturing, m):
     assert fields["zero_point"] == packed.zero_point.data_ptr()
     assert fields["bias"] == bias.data_ptr()
     assert (fields["m"], fields["n"], fields["k"]) == (m, 576, 1536)
-    used = session.scratches[-1:] or [(None, None)]
-    for name, tensor in zip(("workspace", "counters"), used[0], strict=True):
+    (used,) = session.scratches[-1:] or [Scratch(None, None)]
+    for name, tensor in (("workspace", used.workspace), ("counters", used.counters)):
         assert fields[name] == (0 if tensor is None else tensor.data_ptr())
-    assert grid[0] >= 1 and fields["units_per_block"] >= 1
+    assert call.grid[0] >= 1 and fields["units_per_block"] >= 1
 
 
-def test_an_activation_that_lies_badly_is_copied_and_padded(capturing):
+def test_an_activation_that_lies_badly_is_copied_and_padded(cuda):
     session, plan, packed = make("u4g32z", n=72, k=100)
     plan.prepare(16)
     activation = torch.randn(5, 100).bfloat16()
     run(plan, packed, activation)
-    fields = session.calls[-1][4]
+    fields = session.calls[-1].fields
     assert fields["activation"] != activation.data_ptr()
     assert (fields["k"], fields["activation_stride"]) == (104, 104)
     session, plan, packed = make("u4g32z", n=72, k=96)
@@ -149,29 +96,29 @@ def test_an_activation_that_lies_badly_is_copied_and_padded(capturing):
     wide = torch.randn(5, 200).bfloat16()
     for view, taken in ((wide[:, :96], True), (wide[:, 8:104], True), (wide[:, 1:97], False), (wide[:1, 1:97], False)):
         run(plan, packed, view)
-        assert (session.calls[-1][4]["activation"] == view.data_ptr()) is taken
+        assert (session.calls[-1].fields["activation"] == view.data_ptr()) is taken
 
 
-def test_the_result_of_an_out_with_strided_columns_comes_through_a_copy(capturing):
+def test_the_result_of_an_out_with_strided_columns_comes_through_a_copy(cuda):
     session, plan, packed = make()
     plan.prepare(8)
     out = torch.zeros(3, 2 * 576).bfloat16()[:, ::2]
     run(plan, packed, torch.zeros(3, 1536).bfloat16(), out)
-    fields = session.calls[-1][4]
+    fields = session.calls[-1].fields
     assert fields["output"] != out.data_ptr() and fields["output_stride"] == 576
 
 
-def test_no_tokens_launch_nothing(capturing):
+def test_no_tokens_launch_nothing(cuda):
     session, plan, packed = make()
-    capturing[0] = True
+    cuda.capturing = True
     assert run(plan, packed, torch.zeros(0, 1536).bfloat16()).shape == (0, 576)
     assert session.functions == {}
 
 
-def test_under_capture_an_unprepared_plan_says_prepare_first_and_launches_nothing(capturing):
+def test_under_capture_an_unprepared_plan_says_prepare_first_and_launches_nothing(cuda):
     session, plan, packed = make()
     plan.prepare(16)
-    capturing[0] = True
+    cuda.capturing = True
     run(plan, packed, torch.zeros(16, 1536).bfloat16())
     launched = len(session.calls)
     with pytest.raises(NotPreparedError, match=r"17 tokens.*prepared for 16.*prepare\(17\).*Prepare first"):
@@ -179,12 +126,12 @@ def test_under_capture_an_unprepared_plan_says_prepare_first_and_launches_nothin
     with pytest.raises(NotPreparedError):
         plan.prepare(32)
     assert len(session.calls) == launched
-    capturing[0] = False
+    cuda.capturing = False
     run(plan, packed, torch.zeros(17, 1536).bfloat16())
     assert len(session.calls) == launched + 1 and plan.max_m >= 17
 
 
-def test_a_call_allocates_its_output_alone(capturing):
+def test_a_call_allocates_its_output_alone(cuda):
     """After the first call with an M, nothing is planned, loaded or looked up again."""
     session, plan, packed = make()
     plan.prepare(16)
@@ -195,7 +142,7 @@ def test_a_call_allocates_its_output_alone(capturing):
     assert len(session.calls) == 2
 
 
-def test_threads_do_not_mix_their_arguments(capturing):
+def test_threads_do_not_mix_their_arguments(cuda):
     session, plan, packed = make()
     plan.prepare(8)
     activations = [torch.zeros(m, 1536).bfloat16() for m in range(1, 9)]
@@ -211,20 +158,20 @@ def test_threads_do_not_mix_their_arguments(capturing):
         thread.join()
     pointers = {activation.data_ptr(): activation.shape[0] for activation in activations}
     assert len(session.calls) == 1600
-    assert all(pointers[fields["activation"]] == fields["m"] for *_, fields, _ in session.calls)
+    assert all(pointers[call.fields["activation"]] == call.fields["m"] for call in session.calls)
 
 
-def test_a_tensor_map_stands_behind_the_arguments_and_is_made_once(monkeypatch):
+def test_a_tensor_map_stands_behind_the_arguments_and_is_made_once(cuda, monkeypatch):
     made = []
 
-    class FakeEncoder:
+    class CountingEncoder(FakeEncoder):
         def encode(self, *arguments):
             made.append(arguments)
-            return bytes([len(made)]) * TENSOR_MAP_BYTES
+            return super().encode(*arguments)
 
-    monkeypatch.setattr(launch_module, "TensorMapEncoder", FakeEncoder)
+    monkeypatch.setattr(launch_module, "TensorMapEncoder", CountingEncoder)
     block = launch_module.ArgumentBlock()
-    function = FakeFunction("kernel")
+    function = RecordingFunction("kernel")
     plain = launch_module.Launch(
         function=function,
         grid=(1, 1, 1),
@@ -247,12 +194,20 @@ def test_a_tensor_map_stands_behind_the_arguments_and_is_made_once(monkeypatch):
     for _ in range(2):
         block.launch(mapped, STREAM, *fields.values())
     block.launch(mapped, STREAM, *{**fields, "m": 301}.values())
+    block.launch(mapped, STREAM, *fields.values())
     assert made == [(4096, 300, 512, 1040, 128, 64), (4096, 301, 512, 1040, 128, 64)]
-    sizes = [len(call[5]) for call in function.calls]
-    assert sizes == [ARGUMENTS.size] + 3 * [TENSOR_MAP_OFFSET + TENSOR_MAP_BYTES]
-    maps = [call[5][TENSOR_MAP_OFFSET:] for call in function.calls[1:]]
-    assert maps == [bytes([i]) * TENSOR_MAP_BYTES for i in (1, 1, 2)]
-    assert isinstance(block._plain, ArgumentBuffer)
+    sizes = [len(call.data) for call in function.calls]
+    assert sizes == [ARGUMENTS.size] + 4 * [TENSOR_MAP_OFFSET + TENSOR_MAP_BYTES]
+    maps = [call.data[TENSOR_MAP_OFFSET:].decode().split()[1] for call in function.calls[1:]]
+    assert maps == ["300", "300", "301", "300"]
+    assert [call.fields["m"] for call in function.calls[1:]] == [300, 300, 301, 300]
+
+
+def test_maps_of_many_activations_are_not_all_kept(cuda):
+    block = launch_module.ArgumentBlock()
+    for address in range(0, 16 * 1000, 16):
+        block.mapped(address, 64, 1, (64, 8)).append(None)
+    assert len(block._mapped) <= 256
 
 
 @pytest.mark.parametrize(("text", "words"), [("e4m3g128", ("e4m3",)), ("u4g24", ("24",)), ("u4c:f16", ())])
@@ -260,6 +215,6 @@ def test_what_no_kernel_serves_is_refused_with_every_reason(text, words):
     layer, compute = dense_configs(text, 64, 256, torch.bfloat16, torch.bfloat16, False)
     facts = DeviceFacts(arch=find_arch("sm_75"), multiprocessors=40)
     with pytest.raises(UnsupportedError) as caught:
-        plan_module.range_sources(layer, compute, facts, 16)
+        range_sources(layer, compute, facts, 16)
     for word in (*words, "sm_75", "bf16"):
         assert word in str(caught.value)

@@ -88,14 +88,14 @@ def test_plans_are_shared_by_signature(session):
 
 
 def test_a_stream_keeps_its_scratch_memory_and_it_only_grows(session):
-    workspace, counters = session.scratch(1, 1000, 64)
-    assert workspace.numel() >= 1000 and counters.numel() >= 64 and not counters.any()
-    again = session.scratch(1, 500, 32)
-    assert again[0] is workspace and again[1] is counters
+    first = session.scratch(1, 1000, 64)
+    assert first.workspace.numel() >= 1000 and first.counters.numel() >= 64 and not first.counters.any()
+    assert first.workspace_address == first.workspace.data_ptr() and first.counters_address == first.counters.data_ptr()
+    assert session.scratch(1, 500, 32) is first
     larger = session.scratch(1, 2000, 16)
-    assert larger[0].numel() >= 2000 and larger[1].numel() >= 64
-    assert session.scratch(1, 1000, 64)[0] is larger[0]
-    assert session.scratch(2, 1000, 64)[0].data_ptr() != larger[0].data_ptr()
+    assert larger.workspace.numel() >= 2000 and larger.counters.numel() >= 64
+    assert session.scratch(1, 1000, 64) is larger
+    assert session.scratch(2, 1000, 64).workspace_address != larger.workspace_address
 
 
 def test_captured_launches_share_counters_with_nobody(session, capturing):
@@ -103,23 +103,23 @@ def test_captured_launches_share_counters_with_nobody(session, capturing):
     eager = session.scratch(1, 64, 1000)
     capturing[0] = True
     captured = [session.scratch(1, 64, size) for size in (1, 20, 1000, 1 << 20, 40)]
-    spans = [(c.data_ptr(), c.data_ptr() + c.numel()) for _, c in [eager, *captured]]
+    spans = [(c.data_ptr(), c.data_ptr() + c.numel()) for c in (each.counters for each in [eager, *captured])]
     for index, (first, last) in enumerate(spans):
         assert all(last <= start or end <= first for start, end in spans[:index])
         assert first % 16 == 0
-    assert all(not counters.any() for _, counters in captured)
-    assert [counters.numel() >= size for (_, counters), size in zip(captured, (1, 20, 1000, 1 << 20, 40), strict=True)]
-    assert all(workspace.data_ptr() != eager[0].data_ptr() for workspace, _ in captured)
+    assert all(not each.counters.any() for each in captured)
+    assert [each.counters.numel() >= size for each, size in zip(captured, (1, 20, 1000, 1 << 20, 40), strict=True)]
+    assert all(each.workspace_address != eager.workspace_address for each in captured)
 
 
 def test_the_arena_is_refilled_and_what_graphs_point_at_is_kept(session, capturing):
     session.fill_arena()
     capturing[0] = True
-    _, first = session.scratch(1, 0, 700_000)
+    first = session.scratch(1, 0, 700_000).counters
     capturing[0] = False
     session.fill_arena()
     capturing[0] = True
-    _, second = session.scratch(1, 0, 700_000)
+    second = session.scratch(1, 0, 700_000).counters
     assert second.data_ptr() != first.data_ptr()
     assert any(kept.data_ptr() == first.data_ptr() for kept in session._kept)
 

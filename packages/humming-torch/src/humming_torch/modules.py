@@ -1,6 +1,6 @@
 """`Linear`: a quantized linear layer, from a checkpoint, from a real weight or from a saved state.
 
-Called by users; it calls `humming_torch::dense_gemm`, or its plan directly where nothing traces the call.
+Called by users; it calls `humming_torch::dense_gemm`, or a DirectCall or its plan where nothing traces the call.
 Assumes f16 or bf16 activations; inference only.
 """
 
@@ -15,8 +15,9 @@ from humming_format.checkpoint import Checkpoint, read_checkpoint
 from humming_format.text import parse_weight
 from humming_format.weight import WeightFormat
 
-from humming_torch.checks import ACTIVATION_NAMES, check_activation, check_output
+from humming_torch.checks import ACTIVATION_NAMES, check_activation, check_output, check_weight
 from humming_torch.convert import quantize, read_bias, read_layer
+from humming_torch.direct import DirectCall
 from humming_torch.errors import ActivationError, HummingTorchError, WeightError
 from humming_torch.ops.dense import Inputs
 from humming_torch.pack import pack
@@ -25,6 +26,11 @@ from humming_torch.plan import Plan
 from humming_torch.session import Progress, session_of
 
 _Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+def has_kernels(tensor: torch.Tensor) -> bool:
+    """Whether kernels can run where the tensor is."""
+    return tensor.is_cuda
 
 
 class Linear(torch.nn.Module):
@@ -51,7 +57,7 @@ class Linear(torch.nn.Module):
         if output_dtype not in (None, dtype, torch.float32):
             raise ActivationError("no kernels for outputs of this dtype", got=str(output_dtype), wanted="float32")
         self.dtype = dtype
-        self.output_dtype = output_dtype
+        self._output_dtype = output_dtype
         for name in (*TENSOR_NAMES, DOCUMENT_NAME):
             self.register_buffer(name, None)
         self._set(packed)
@@ -109,6 +115,11 @@ class Linear(torch.nn.Module):
         return cls(PackedWeight.from_state_dict(state, prefix), dtype=dtype)
 
     @property
+    def output_dtype(self) -> torch.dtype | None:
+        """The results' dtype where it is not the activations': f32 or None."""
+        return self._output_dtype
+
+    @property
     def packed(self) -> PackedWeight:
         """The packed weight, sharing this layer's tensors."""
         return packed_of(
@@ -123,12 +134,22 @@ class Linear(torch.nn.Module):
         """
         if max_m < 1:
             raise HummingTorchError("prepare needs a number of tokens", got=f"max_m = {max_m}", wanted="at least 1")
-        if self.weight.device.type == "cuda":
+        if has_kernels(self.weight):
             self._plan_of(self.dtype).prepare(max_m, progress)
         return self
 
     def forward(self, activation: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """activation [..., k] to [..., n]; with `out`, written there (it may be strided) and returned."""
+        if not torch.compiler.is_compiling():
+            direct = self._direct.get(activation.dtype)
+            if direct is not None:
+                result = direct.run(activation, out)
+                if result is not None:
+                    return result
+        return self._general(activation, out)
+
+    def _general(self, activation: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """Calls of every kind, traced or not, through every check."""
         if activation.ndim == 0 or activation.shape[-1] != self.k:
             raise ActivationError(
                 "activation of the wrong shape", got=str(list(activation.shape)), wanted=f"[..., {self.k}]"
@@ -139,7 +160,7 @@ class Linear(torch.nn.Module):
             self._run_into(rows, out, (*shape, self.n))
             return out
         if self._must_trace(activation):
-            result: torch.Tensor = torch.ops.humming_torch.dense_gemm(*self._inputs(rows), self.output_dtype)
+            result: torch.Tensor = torch.ops.humming_torch.dense_gemm(*self._inputs(rows), self._output_dtype)
         else:
             result = self._run(rows, None)
         return result if activation.ndim == 2 else result.reshape(*shape, self.n)
@@ -165,21 +186,26 @@ class Linear(torch.nn.Module):
             out.copy_(target.reshape(out.shape))
 
     def _run(self, rows: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """The checks and the plan's call, with as little as possible between them."""
-        tensors = self._held
-        if tensors[0] is not self._buffers["weight"]:  # someone has swapped the module's buffers
-            tensors = self._hold()
-        weight, weight_scale, zero_point, bias, column_order = tensors
-        check_activation(rows, self.n, self.k, self._device, bias, column_order, None)
+        """A call that nothing traces: all checks, then the plan. The next call of its kind may be a direct one."""
+        if any(held is not self._buffers[name] for name, held in zip(TENSOR_NAMES, self._held, strict=True)):
+            self._hold()  # someone has swapped the module's buffers, for any tensors
+            weight, weight_scale, zero_point, _, _ = self._held
+            check_weight(weight, weight_scale, zero_point, self._format_text, self.n, self.k)
+        weight, weight_scale, zero_point, bias, column_order = self._held
+        check_activation(rows, self.n, self.k, weight.device, bias, column_order, None)
         output_dtype = None
         if out is not None:
             check_output(out, rows.shape[0], self.n, rows)
             output_dtype = out.dtype
         plan = self._plan_of(rows.dtype, output_dtype)
-        return plan.run(rows, weight, weight_scale, zero_point, bias, column_order, out)
+        result = plan.run(rows, weight, weight_scale, zero_point, bias, column_order, out)
+        if rows.dtype not in self._direct and DirectCall.serves(self.k, column_order):
+            used = self._plan_of(rows.dtype)
+            self._direct[rows.dtype] = DirectCall(used, self._buffers, weight, weight_scale, zero_point, bias)
+        return result
 
-    def _hold(self) -> _Tensors:
-        """The buffers as one tuple: reading a buffer of a module costs a microsecond."""
+    def _hold(self) -> None:
+        """Begin anew with the buffers as they are: no plan and no direct call knows of them yet."""
         buffers = self._buffers
         self._held: _Tensors = (
             self.weight,
@@ -188,18 +214,18 @@ class Linear(torch.nn.Module):
             buffers["bias"],
             buffers["column_order"],
         )
-        self._device = self.weight.device
         self._plans: dict[tuple[torch.dtype, torch.dtype], Plan] = {}
-        return self._held
+        self._direct: dict[torch.dtype, DirectCall] = {}
 
     def _must_trace(self, activation: torch.Tensor) -> bool:
         """Whether the call must be seen by torch's dispatcher: compiling, fake tensors, modes, autograd, no GPU."""
         return (
             torch.compiler.is_compiling()
             or type(activation) is not torch.Tensor
-            or not activation.is_cuda
+            or not has_kernels(activation)
             or (activation.requires_grad and torch.is_grad_enabled())
             or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._functorch.is_functorch_wrapped_tensor(activation)
         )
 
     def _inputs(self, rows: torch.Tensor) -> Inputs:
@@ -216,7 +242,7 @@ class Linear(torch.nn.Module):
         )
 
     def _plan_of(self, activation: torch.dtype, output: torch.dtype | None = None) -> Plan:
-        output = output or self.output_dtype or activation
+        output = output or self._output_dtype or activation
         plan = self._plans.get((activation, output))
         if plan is None:
             session = session_of(self.weight.device)
@@ -257,7 +283,7 @@ class Linear(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: plans belong to this process and this device."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_held", "_plans", "_device")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_held", "_plans", "_direct")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from humming_kernels.rules import check_layer
 
 from humming_torch.checks import ACTIVATION_NAMES, K_STEP, OUTPUT_NAMES, aligned_activation, read_format
 from humming_torch.errors import NotPreparedError, UnsupportedError
-from humming_torch.launch import ArgumentBlock, Launch, bind_context
+from humming_torch.launch import NO_SCRATCH, ArgumentBlock, Launch, Scratch, bind_context
 
 if TYPE_CHECKING:
     from humming_torch.session import Progress, Session
@@ -82,8 +82,8 @@ class Plan:
         self._max_m = 0
         self._last_ms: list[int] = []
         self._kernels: list[tuple[KernelSource, Function]] = []
-        self._launches: dict[int, Launch] = {}
-        self._arguments = ArgumentBlock()
+        self.launches: dict[int, Launch] = {}
+        self.arguments = ArgumentBlock()
 
     @property
     def max_m(self) -> int:
@@ -104,7 +104,7 @@ class Plan:
             if max_m > self._max_m:
                 found = range_sources(self.layer, self.compute, self._session.facts, max_m)
                 functions = self._session.load([entry.source for entry in found], progress)
-                self._launches = {}
+                self.launches = {}
                 self._kernels = [(e.source, function) for e, function in zip(found, functions, strict=True)]
                 self._last_ms = [entry.last_m for entry in found]
                 self._max_m = max_m
@@ -129,12 +129,12 @@ class Plan:
     ) -> torch.Tensor:
         """One call on the current stream. All arguments have been checked; `activation` is [m, k]."""
         session = self._session
-        if torch.cuda.current_device() != session.index:
+        if torch._C._cuda_getDevice() != session.index:
             with torch.cuda.device(session.index):
                 return self.run(activation, weight, weight_scale, zero_point, bias, column_order, out)
         bind_context(session.index)
         m = activation.shape[0]
-        launch = self._launches.get(m)
+        launch = self.launches.get(m)
         if launch is None and m:
             launch = self._launch_of(m)
         if out is None:
@@ -149,11 +149,8 @@ class Plan:
             out if out.stride(1) == 1 or self._n == 1 else torch.empty_like(out, memory_format=torch.contiguous_format)
         )
         stream = torch._C._cuda_getCurrentRawStream(session.index)
-        workspace = counters = 0
-        if launch.workspace_bytes or launch.counter_bytes:
-            scratch = session.scratch(stream, launch.workspace_bytes, launch.counter_bytes)
-            workspace, counters = scratch[0].data_ptr(), scratch[1].data_ptr()
-        self._arguments.launch(
+        scratch = self.scratch(launch, stream) if launch.needs_scratch else NO_SCRATCH
+        self.arguments.launch(
             launch,
             stream,
             activation.data_ptr(),
@@ -162,8 +159,8 @@ class Plan:
             0 if zero_point is None else zero_point.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             target.data_ptr(),
-            workspace,
-            counters,
+            scratch.workspace_address,
+            scratch.counters_address,
             activation.stride(0) if m > 1 else self._aligned_k,
             target.stride(0),
             m,
@@ -177,6 +174,10 @@ class Plan:
             out.copy_(target)
         return out
 
+    def scratch(self, launch: Launch, stream: int) -> Scratch:
+        """Scratch memory of a launch on the current stream; to be kept until it is enqueued."""
+        return self._session.scratch(stream, launch.workspace_bytes, launch.counter_bytes)
+
     def _launch_of(self, m: int) -> Launch:
         """The launch of m tokens, preparing the plan further where that is allowed."""
         if m > self._max_m:
@@ -184,9 +185,9 @@ class Plan:
                 raise _not_prepared(self.layer, m, self._max_m)
             self.prepare(max(FIRST_MAX_M, 1 << (m - 1).bit_length()))
         with self._lock:
-            if len(self._launches) >= _LAUNCHES_KEPT:
-                self._launches = {}
-            launch = self._launches[m] = self._make_launch(m)
+            if len(self.launches) >= _LAUNCHES_KEPT:
+                self.launches = {}
+            launch = self.launches[m] = self._make_launch(m)
         return launch
 
     def _make_launch(self, m: int) -> Launch:

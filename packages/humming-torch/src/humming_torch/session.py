@@ -19,7 +19,7 @@ from humming_kernels.errors import KernelError
 
 from humming_torch.checks import refuse_device
 from humming_torch.errors import UnsupportedError
-from humming_torch.launch import bind_context
+from humming_torch.launch import Scratch, bind_context
 from humming_torch.plan import Plan, dense_configs
 
 Progress = Callable[[int, int, Artifact], None]
@@ -50,7 +50,7 @@ class Session:
         self._lock = threading.RLock()
         self._functions: dict[tuple[str, str, tuple[str, ...]], Function] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._scratch: dict[int, _Scratch] = {}
+        self._scratch: dict[int, Scratch] = {}
         self._kept: list[torch.Tensor] = []  # memory that a captured graph may still point at
         self._arena: torch.Tensor | None = None
         self._arena_used = 0
@@ -86,19 +86,19 @@ class Session:
                         self._functions[key] = function
             return [self._functions[key] for key in keys]
 
-    def scratch(self, stream: int, workspace_bytes: int, counter_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def scratch(self, stream: int, workspace_bytes: int, counter_bytes: int) -> Scratch:
         """Workspace and zeroed counters for one launch on the current stream, whose handle is `stream`.
 
         Launches of one stream follow each other and share theirs. Under capture every launch gets its own: graphs are
-        replayed on any stream, beside anything. The caller keeps the tensors until it has launched.
+        replayed on any stream, beside anything. The caller keeps the result until it has launched.
         """
         if torch.cuda.is_current_stream_capturing():
             workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
-            return workspace, self._captured_counters(counter_bytes)
+            return Scratch(workspace, self._captured_counters(counter_bytes))
         held = self._scratch.get(stream)
-        if held is None or held.workspace.numel() < workspace_bytes or held.counters.numel() < counter_bytes:
+        if held is None or held.workspace_bytes < workspace_bytes or held.counter_bytes < counter_bytes:
             held = self._grow(stream, workspace_bytes, counter_bytes)
-        return held.workspace, held.counters
+        return held
 
     def fill_arena(self) -> None:
         """See that counters for captured launches are at hand, zeroed; not to be called under capture."""
@@ -121,27 +121,19 @@ class Session:
             self._arena_used = end
             return counters
 
-    def _grow(self, stream: int, workspace_bytes: int, counter_bytes: int) -> _Scratch:
+    def _grow(self, stream: int, workspace_bytes: int, counter_bytes: int) -> Scratch:
         """Larger scratch for a stream. What it had is freed in stream order, after the launches that use it."""
         with self._lock:
             old = self._scratch.get(stream)
             if old is not None:
-                workspace_bytes = max(workspace_bytes, old.workspace.numel())
-                counter_bytes = max(counter_bytes, old.counters.numel())
-            held = _Scratch(
+                workspace_bytes = max(workspace_bytes, old.workspace_bytes)
+                counter_bytes = max(counter_bytes, old.counter_bytes)
+            held = Scratch(
                 torch.empty(max(workspace_bytes, _SLICE), dtype=torch.uint8, device=self.device),
                 torch.zeros(max(counter_bytes, _SLICE), dtype=torch.uint8, device=self.device),
             )
             self._scratch[stream] = held
             return held
-
-
-class _Scratch:
-    """Workspace and counters of one stream."""
-
-    def __init__(self, workspace: torch.Tensor, counters: torch.Tensor) -> None:
-        self.workspace = workspace
-        self.counters = counters
 
 
 def compile_request(source: KernelSource) -> CompileRequest:
