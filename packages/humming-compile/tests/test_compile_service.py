@@ -130,30 +130,31 @@ store_module.Store.publish = publish
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_sixteen_processes_on_an_empty_cache(stub, tmp_path: Path, locks: bool) -> None:
-    """Field report 13: one key, all at once, a slow compiler and entries that are written in pieces."""
+    """Field report 13: three keys, all at once, a slow compiler and entries that are written in pieces."""
     no_locks = "import fcntl\ndef no(*_): raise OSError(37, 'no locks')\nfcntl.flock = no\n"
     script = stub.script(
         SLOW_WRITER
         + ("" if locks else no_locks)
         + "import hashlib, logging\nlogging.basicConfig(stream=sys.stdout)\n"
         + "# barrier\n"
-        + "artifact = service.compile(unit('// sleep 0.3\\n'))\n"
-        + "print(hashlib.sha256(artifact.data).hexdigest(), len(artifact.data), artifact.origin)\n"
+        + "for artifact in service.compile_many([unit(f'// sleep 0.2\\n// {number}') for number in range(3)]):\n"
+        + "    print(hashlib.sha256(artifact.data).hexdigest(), len(artifact.data), artifact.origin)\n"
     )
     started = time.monotonic()
     processes = start_together(script, 16, tmp_path / "gate")
     outputs = [process.communicate(timeout=60)[0].splitlines() for process in processes]
     assert [process.returncode for process in processes] == [0] * 16
-    assert all(len(lines) == 1 for lines in outputs), f"a warning was logged: {outputs}"
-    answers = [lines[0].split() for lines in outputs]
-    assert {tuple(answer[:2]) for answer in answers} == {(answers[0][0], "96000")}
-    origins = [answer[2] for answer in answers]
+    assert all(len(lines) == 3 for lines in outputs), f"a warning was logged: {outputs}"
+    for number in range(3):
+        answers = [lines[number].split() for lines in outputs]
+        assert {tuple(answer[:2]) for answer in answers} == {(answers[0][0], "96000")}
+    origins = [line.split()[2] for lines in outputs for line in lines]
     if locks:
-        assert len(stub.compiled()) == 1
-        assert sorted(origins) == ["compiled"] + ["disk"] * 15
+        assert len(stub.compiled()) == 3
+        assert sorted(origins) == ["compiled"] * 3 + ["disk"] * 45
     else:
-        assert len(stub.compiled()) == origins.count("compiled") >= 1
-    assert [path.suffix for path in stub.cache.iterdir()] == [".entry"]
+        assert len(stub.compiled()) == origins.count("compiled") >= 3
+    assert [path.suffix for path in stub.cache.iterdir()] == [".entry"] * 3
     assert time.monotonic() - started < 60
 
 
