@@ -99,7 +99,7 @@ class LaunchRecipe:
             units_per_tile = _round_up(stages, tuning.warps_k)
             even = _round_up(-(-tiles * units_per_tile // blocks), tuning.warps_k)
             units_per_block = min(even, units_per_tile * tiles)
-        if tiles * units_per_tile >= 2**31:
+        if tiles * max(units_per_tile, tuning.cluster_k) >= 2**31:
             raise KernelError(
                 f"a launch has at most 2^31 - 1 work units; {m} tokens of a {n} x {k} weight make "
                 f"{tiles * units_per_tile}, so split the tokens over several calls"

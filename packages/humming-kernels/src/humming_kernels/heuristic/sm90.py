@@ -4,6 +4,7 @@ Assumes H200 rates per multiprocessor; other Hopper parts differ in multiprocess
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import attrs
@@ -47,8 +48,8 @@ def table(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts) -> tu
 
     def candidates(m: int) -> list[tuple[float, TuningConfig]]:
         if m <= FEW_TOKENS:
-            few = next(mma_sync.preferred(layer, compute, device, m))
-            return [(few_tokens_cost(layer, few, device, m), few)]
+            few = itertools.islice(mma_sync.preferred(layer, compute, device, m), 1)
+            return [(few_tokens_cost(layer, tuning, device, m), tuning) for tuning in few]
         return [
             (wgmma_cost(layer, tuning, device, m), tuning)
             for tuning in wgmma
