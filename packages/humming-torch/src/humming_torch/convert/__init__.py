@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import attrs
 import torch
-from humming_format.checkpoint.entry import Checkpoint, LayerEntry
+from humming_format.checkpoint.entry import Checkpoint, LayerEntry, TensorPlace
 from humming_format.checkpoint.layout import GgufBlock, GptqLayout
 
 from humming_torch.convert.canonical import CanonicalWeight
@@ -20,7 +20,7 @@ from humming_torch.convert.quantize import quantize
 from humming_torch.convert.stored import read_tensor
 from humming_torch.errors import ConversionError
 
-__all__ = ["CanonicalWeight", "quantize", "read_bias", "read_layer", "read_layers"]
+__all__ = ["CanonicalWeight", "bias_place", "has_reader", "quantize", "read_bias", "read_layer", "read_layers"]
 
 
 def read_layer(
@@ -46,15 +46,23 @@ def read_layer(
     return weight if bias is None else attrs.evolve(weight, bias=bias)
 
 
-def read_bias(checkpoint: Checkpoint, entry: LayerEntry, device: torch.device | str = "cpu") -> torch.Tensor | None:
-    """The bias of a layer, where the checkpoint has one: among the layer's tensors, or NAME.bias beside NAME.weight."""
+def has_reader(entry: LayerEntry) -> bool:
+    """Whether `read_layer` knows the layout of a layer."""
+    return entry.weight is not None and isinstance(entry.layout, (GptqLayout, GgufBlock))
+
+
+def bias_place(checkpoint: Checkpoint, entry: LayerEntry) -> TensorPlace | None:
+    """Where the bias of a layer lies, if it has one: among the layer's tensors, or NAME.bias beside NAME.weight."""
     if "bias" in entry.tensors:
-        return read_tensor(entry.tensors["bias"], device)
+        return entry.tensors["bias"]
     wanted = entry.name.removesuffix(".weight") + ".bias"
-    for place in checkpoint.others:
-        if place.tensor == wanted and place.shape == (entry.n,):
-            return read_tensor(place, device)
-    return None
+    return next((place for place in checkpoint.others if place.tensor == wanted and place.shape == (entry.n,)), None)
+
+
+def read_bias(checkpoint: Checkpoint, entry: LayerEntry, device: torch.device | str = "cpu") -> torch.Tensor | None:
+    """The bias of a layer, where the checkpoint has one."""
+    place = bias_place(checkpoint, entry)
+    return None if place is None else read_tensor(place, device)
 
 
 def read_layers(
