@@ -26,6 +26,7 @@ Result cuFuncGetParamInfo(Handle function, size_t index, size_t* offset, size_t*
 Result cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                       unsigned shared, Handle stream, void** parameters, void** extra) {
     if (function != (Handle)0x3000 || !parameters || extra) return 1;
+    if (stream == (Handle)8) return 0;  // without a word
     printf("%u %u %u %u %u %u %u %ld", gx, gy, gz, bx, by, bz, shared, (long)stream);
     size_t offset, size;
     for (size_t i = 0; !cuFuncGetParamInfo(function, i, &offset, &size); i++) printf(" %ld", *(long*)parameters[i]);

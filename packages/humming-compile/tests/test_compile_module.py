@@ -304,6 +304,33 @@ def test_the_real_bindings_are_called_as_they_want_to_be(fake_driver: dict[str, 
     ], done.stderr
 
 
+def test_a_hundred_thousand_launches_leave_nothing_behind(fake_driver: dict[str, str], run_script) -> None:
+    """With the real bindings: neither memory nor files, while grids, arguments and tensor maps change."""
+    done = run_script(
+        """
+        import os, resource, struct
+        from humming_compile.module import ArgumentBuffer, TensorMapEncoder, load_function
+        function, encoder = load_function(b"\x7fELF", "scale", 0), TensorMapEncoder()
+        arguments = ArgumentBuffer(256, parameters=(0, 128))
+        def launches(count):
+            for index in range(count):
+                struct.pack_into("<q", arguments.view, 0, index)
+                if index % 4 == 0:
+                    arguments.view[128:] = encoder.encode(16 * index, 1 + index % 300, 4096, 8192, 16, 64)
+                function.launch((1 + index % 300, 1, 1), 256, 4096, 8, arguments)
+        def held():
+            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        launches(5000)
+        before, peak = held(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        launches(100_000)
+        print(held() == before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
+        """,
+        environment={**fake_driver, "FAKE_PARAMETERS": "2"},
+    )
+    same, grown = done.stdout.split()
+    assert same == "True" and int(grown) < 1024, done.stderr
+
+
 def test_tensor_maps_are_asked_for_in_the_driver_s_order(fake_driver: dict[str, str], run_script) -> None:
     """The sides of a map go from the innermost outwards: columns, then rows."""
     done = run_script(
