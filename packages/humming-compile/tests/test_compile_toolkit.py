@@ -155,6 +155,24 @@ def test_a_library_without_its_builtins_does_not_count(machine: Path) -> None:
         find_toolkit(settings(machine))
 
 
+def test_places_that_cannot_be_read_are_passed_over(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_library(machine / "broken/lib", "libnvrtc-builtins.so.12.9")
+    (machine / "broken/lib/libnvrtc.so.12").symlink_to("absent")
+    add_library(machine / "closed/lib", "libnvrtc.so.12", "libnvrtc-builtins.so.12.9")
+    add_library(machine / "good/lib", "libnvrtc.so.13", "libnvrtc-builtins.so.13.1")
+    real = os.listdir
+
+    def listdir(folder: Path) -> list[str]:
+        if "closed" in str(folder):
+            raise PermissionError(13, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(toolkit_module.os, "listdir", listdir)
+    where = {"CONDA_PREFIX": "broken", "CUDA_HOME": "closed", "CUDA_PATH": "good"}
+    found = find_toolkits(settings(machine, toolkit_places={name: str(machine / to) for name, to in where.items()}))
+    assert [(toolkit.origin, toolkit.version) for toolkit in found] == [("CUDA_PATH", (13, 1))]
+
+
 def test_system_places_come_last(tmp_path: Path) -> None:
     origins = [place.origin for place in places(settings(tmp_path, toolkit_places={"CUDA_PATH": "/x"}), search_path=[])]
     assert origins == ["CUDA_PATH", "/usr/local/cuda", "system libraries"]

@@ -89,11 +89,15 @@ def find_toolkits(settings: Settings) -> Iterator[Toolkit]:
         if found is None:
             continue
         library, version = found
+        try:
+            build = build_identity(library)
+        except OSError:  # a link to nowhere, or not for this user
+            continue
         include_folders, header_version = _find_headers(place, all_places, version)
         yield Toolkit(
             library=library,
             version=version,
-            build=build_identity(library),
+            build=build,
             origin=place.origin,
             include_folders=include_folders,
             header_version=header_version,
@@ -107,7 +111,7 @@ def places(settings: Settings, search_path: Iterable[str] | None = None) -> Iter
         return
     for entry in dict.fromkeys(sys.path if search_path is None else search_path):
         nvidia = Path(entry or ".").absolute() / "nvidia"
-        if not nvidia.is_dir():
+        if not os.path.isdir(nvidia):
             continue
         # From CUDA 13 all wheels share nvidia/cu13; before, each component has a folder of its own.
         for root in sorted(nvidia.glob("cu[0-9]*"), key=_trailing_number, reverse=True):
@@ -153,9 +157,10 @@ def _trailing_number(path: Path) -> int:
 def _find_library(folders: Iterable[Path]) -> tuple[Path, tuple[int, int]] | None:
     """The newest libnvrtc of the first folder that has one, with its (major, minor)."""
     for folder in folders:
-        if not folder.is_dir():
+        try:
+            names = os.listdir(folder)
+        except OSError:  # it does not exist, or is not for this user
             continue
-        names = os.listdir(folder)
         libraries = sorted(
             ((int(match[1]), -len(name), name) for name in names if (match := _LIBRARY.match(name))), reverse=True
         )
@@ -182,7 +187,7 @@ def _find_headers(own: Place, others: Iterable[Place], version: tuple[int, int])
     belong to another compiler, and are taken only where that one has the same version.
     """
     for place in (own, *others):
-        folders = tuple(folder for folder in place.include_folders if folder.is_dir())
+        folders = tuple(folder for folder in place.include_folders if os.path.isdir(folder))
         found = next(filter(None, map(header_version, folders)), "")
         if found == f"{version[0]}.{version[1]}" or (place is own and found.split(".")[0] == str(version[0])):
             return folders, found
