@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import humming_compile
 import pytest
 from humming_compile import CompileRequest, WorkerCrashError
 
@@ -57,6 +58,27 @@ def test_idle_workers_are_ended_and_come_back_when_needed(stub) -> None:
     assert wait_until(lambda: not any(map(exists, workers))), "not even a zombie is left"
     assert service.compile(unit("int x;")).origin == "compiled"
     assert len(service.pool.worker_ids()) == 1
+
+
+def test_a_worker_imports_little(run_script) -> None:
+    """What it imports is what its start costs; a layer's kernels wait for several of them."""
+    done = run_script(
+        """
+        import sys
+        import humming_compile.worker
+        print(*sorted(name.partition(".")[2] for name in sys.modules if name.startswith("humming_compile.")))
+        print(sys.modules.keys() & {"attr", "cuda", "subprocess", "logging", "argparse", "hashlib"})
+        """
+    )
+    assert done.stdout.splitlines() == ["errors nvrtc protocol worker", "set()"], done.stderr
+
+
+def test_names_of_the_package_are_imported_on_first_use() -> None:
+    assert set(humming_compile.__all__) == set(humming_compile._HOMES)
+    assert all(getattr(humming_compile, name).__name__ == name for name in humming_compile.__all__)
+    assert set(humming_compile.__all__) <= set(dir(humming_compile))
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = humming_compile.absent
 
 
 def test_the_watching_thread_ends_with_the_last_idle_worker(stub, run_script) -> None:
