@@ -84,7 +84,10 @@ PACKAGES = (
         import_name="humming_torch",
         siblings=("humming_format", "humming_compile", "humming_kernels"),
         third_party=("attrs", "click", "rich", "torch"),
-        lazy=(Lazy(module="gguf", files=(), at_most=2),),
+        lazy=(
+            Lazy(module="gguf", files=(), at_most=2),
+            Lazy(module="matplotlib", files=("explain_report.py",), at_most=1),
+        ),
         environment_prefix="HUMMING_TORCH_",
     ),
 )

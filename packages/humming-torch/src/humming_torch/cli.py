@@ -7,6 +7,7 @@ Assumes nothing; errors of our packages become one line and exit code 1, bad opt
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from rich.console import Console
 from humming_torch import __version__
 from humming_torch.checks import ACTIVATION_NAMES
 from humming_torch.errors import HummingTorchError, UnsupportedError
+from humming_torch.plan import dense_configs
 from humming_torch.targets import facts_of
 
 if TYPE_CHECKING:
@@ -67,6 +69,61 @@ def quickstart(path: Path | None, target: str | None, device: str | None, max_la
         ).run(_console())
     if not passed:
         raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.option("--shape", nargs=2, required=True, type=click.IntRange(min=1), metavar="N K", help="Rows and columns.")
+@click.option("--format", "text", required=True, help='Weight format, for example "u4g128:bf16".')
+@click.option("--m", "tokens", multiple=True, type=click.IntRange(min=1), help="A number of tokens; may be repeated.")
+@click.option("--target", type=click.Choice(TARGETS), help="GPU target (default: this machine's GPU, or sm_90a).")
+@click.option("--multiprocessors", type=click.IntRange(min=1), help="Where they are not those of a common such GPU.")
+@click.option("--activation", type=click.Choice(sorted(_DTYPES)), help="Default: bf16, or f16 without bf16.")
+@click.option("--bias", is_flag=True, help="The layer has a bias.")
+@click.option("--max-m", type=click.IntRange(min=1), default=8192, show_default=True, help="Most tokens.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("benchmarks/results"),
+    show_default=True,
+    help="Folder with measured rows; nothing is shown where it is not there.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against M.")
+def explain(
+    shape: tuple[int, int],
+    text: str,
+    tokens: tuple[int, ...],
+    target: str | None,
+    multiprocessors: int | None,
+    activation: str | None,
+    bias: bool,
+    max_m: int,
+    results: Path,
+    as_json: bool,
+    picture: Path | None,
+) -> None:
+    """Show which kernel a layer runs for which number of tokens, why, and what it costs.
+
+    Needs no GPU. Floors and expected times are there for devices that were measured.
+    """
+    from humming_torch import explain as explaining
+    from humming_torch import explain_report
+    from humming_torch.measured import measured_rows
+
+    with _one_line_errors():
+        facts = facts_of(target, multiprocessors)
+        dtype = _DTYPES[activation] if activation else default_dtype((facts,))
+        layer, compute = dense_configs(text, *shape, dtype, dtype, bias)
+        rows = measured_rows(results, layer.weight, *shape, compute.activation)
+        asked = sorted(set(tokens)) or [m for m in explaining.OVERVIEW if m <= max_m]
+        explanation = explaining.explain(layer, compute, facts, asked, max_m, rows)
+        if as_json:
+            click.echo(json.dumps(explanation.document(), indent=2))
+        else:
+            explain_report.report(_console(), explanation)
+        if picture is not None:
+            every = sorted({*asked, *explaining.OVERVIEW, *(row.m for row in rows)})
+            explain_report.plot(explaining.explain(layer, compute, facts, every, max_m, rows), picture)
 
 
 def _model_options(command: Callable[..., None]) -> Callable[..., None]:
