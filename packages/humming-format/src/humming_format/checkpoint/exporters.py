@@ -21,6 +21,7 @@ from .hqq import read_hqq
 from .json_file import read_object
 from .modelopt import read_modelopt
 from .mxfp4 import read_mxfp4
+from .quark import read_quark
 
 EXPORTERS: dict[str, Exporter] = {
     "gptq": read_gptq_configs,
@@ -33,6 +34,7 @@ EXPORTERS: dict[str, Exporter] = {
     "hqq": read_hqq,
     "mxfp4": read_mxfp4,
     "modelopt": read_modelopt,
+    "quark": read_quark,
 }
 """Value of quant_method -> reader."""
 
