@@ -91,6 +91,7 @@ REFUSED = [
         tuning=attrs.evolve(MULTISTAGE, stages=8),
         target="sm_75",
     ),
+    tuned("8 blocks of this tuning need", blocks_per_multiprocessor=8),
     tuned("this tuning needs about", block_n=128, block_m=128, warps_k=1),
     specialized("need wgmma, which sm_80 does not have", target="sm_80"),
     specialized("need wgmma, which sm_100a does not have", target="sm_100a"),

@@ -17,7 +17,8 @@ import pytest
 from humming_kernels import emit
 from humming_kernels.config import Pipeline, TuningConfig
 from humming_kernels.errors import KernelError
-from humming_kernels.launch import recipe
+from humming_kernels.launch import LARGEST_M, recipe
+from humming_kernels.rules import LARGEST_K, LARGEST_N
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,8 +136,25 @@ def test_a_prompt_of_many_tokens(name):
 @pytest.mark.parametrize("name", sorted(TUNINGS))
 def test_work_that_31_bits_cannot_count_is_refused(name):
     with pytest.raises(KernelError, match=r"2\^31 - 1") as caught:
-        recipe(LAYER, TUNINGS[name]).plan(2**31 - 1, 2**31 - 64, 8, 132)
+        recipe(LAYER, TUNINGS[name]).plan(LARGEST_M, LARGEST_N, LARGEST_K, 132)
     assert "split the tokens" in str(caught.value)
+
+
+@pytest.mark.parametrize("m", [0, -1, LARGEST_M + 1])
+def test_tokens_that_cannot_be_launched_are_refused(m):
+    with pytest.raises(KernelError, match=f"got {m}"):
+        recipe(LAYER, TUNINGS["whole"]).plan(m, 64, 64, 132)
+
+
+@pytest.mark.parametrize("name", sorted(TUNINGS))
+def test_the_largest_launch_of_a_range_suffices_for_every_m(name):
+    """Stream-K's workspace does not grow steadily with m; what `largest` says holds for each of them."""
+    for n, k in ((4096, 14336), (576, 1536)):
+        found = recipe(LAYER, TUNINGS[name])
+        workspace, counters = found.largest(33, 700, n, k, 108)
+        shapes = [found.plan(m, n, k, 108) for m in range(33, 701)]
+        assert workspace == max(shape.workspace_bytes for shape in shapes)
+        assert counters == max(shape.counter_bytes for shape in shapes)
 
 
 @pytest.mark.parametrize("name", ["whole", "stream_k", "persistent"])

@@ -45,7 +45,7 @@ def compute_initialiser(compute: ComputeConfig) -> str:
 
 
 def tuning_initialiser(tuning: TuningConfig) -> str:
-    """TuningConfig, less what only the launch recipe needs (split_k, blocks_per_multiprocessor)."""
+    """TuningConfig, less what the launch recipe (split_k) and the launch bounds (blocks_per_multiprocessor) take."""
     return initialiser(
         "kTuning",
         "TuningConfig",

@@ -42,6 +42,9 @@ ARGUMENT_OFFSETS: dict[str, int] = {
 """Byte offset of every field, for patching a prepared block in place."""
 
 
+LARGEST_M = 2**30
+"""Tokens of one launch: counts are 32-bit integers, and rounding them up to tiles must not overflow."""
+
 TENSOR_MAP_OFFSET = 128
 """Where the tensor map begins in the argument block of kernels that take one: the next multiple of its 64 bytes."""
 
@@ -53,7 +56,7 @@ def pack_arguments(**values: int) -> bytes:
     """The argument block with these fields; fields that are not named are zero."""
     unknown = values.keys() - ARGUMENT_OFFSETS.keys()
     if unknown:
-        raise TypeError(f"unknown kernel arguments: {sorted(unknown)}")
+        raise TypeError(f"unknown kernel arguments {sorted(unknown)}; wanted some of {list(ARGUMENT_OFFSETS)}")
     return ARGUMENTS.pack(*(values.get(name, 0) for name, _ in ARGUMENT_FIELDS))
 
 
@@ -79,11 +82,25 @@ class LaunchRecipe:
     """(k, tokens) of the boxes in which a tensor map reads the activations, with the 128-byte swizzle; the map is the
     second parameter, at TENSOR_MAP_OFFSET of the argument block. None: the kernel takes no tensor map."""
 
+    def largest(self, first_m: int, last_m: int, n: int, k: int, multiprocessors: int) -> tuple[int, int]:
+        """(workspace bytes, counter bytes) that suffice for every number of tokens from first_m to last_m.
+
+        Neither grows steadily with m, so each count of token tiles is looked at.
+        """
+        block_m = self.tuning.block_m
+        tiles = range(-(-first_m // block_m), -(-last_m // block_m) + 1)
+        shapes = [self.plan(count * block_m, n, k, multiprocessors) for count in tiles]
+        return max(shape.workspace_bytes for shape in shapes), max(shape.counter_bytes for shape in shapes)
+
     def plan(self, m: int, n: int, k: int, multiprocessors: int) -> LaunchShape:
         """The launch for m > 0 tokens of an [n, k] weight on a device with that many multiprocessors.
 
-        Raises KernelError where the work units do not fit 31 bits.
+        Raises KernelError where tokens or work units do not fit 31 bits.
         """
+        if not 0 < m <= LARGEST_M:
+            raise KernelError(
+                f"a launch takes 1 to {LARGEST_M} tokens; got {m}, so split more tokens over several calls"
+            )
         tuning = self.tuning
         stages = -(-k // tuning.stage_k)
         tiles = -(-n // tuning.block_n) * -(-m // tuning.block_m)

@@ -18,8 +18,8 @@ ACTIVATIONS = ("f16", "bf16")
 OUTPUTS = ("f16", "bf16", "f32")
 GROUP_SCALES = ("f16", "bf16")
 CHANNEL_SCALES = ("f16", "bf16", "f32")
-LARGEST_N = 2**31 - 64
-LARGEST_K = 2**24  # offsets inside one strip of weights are 32 bits
+LARGEST_N = 2**30  # counts are 32-bit integers, and rounding them up to tiles must not overflow
+LARGEST_K = 2**22  # so are the offsets inside the strips of one block: 4 x 64 rows of 8 bits stay below 2^31 bytes
 REGISTERS_PER_MULTIPROCESSOR = 65536
 REGISTERS_PER_THREAD = 255
 NAMED_BARRIERS = 15  # besides the one of the whole block
@@ -203,6 +203,13 @@ def check_tuning(layer: LayerConfig, compute: ComputeConfig, tuning: TuningConfi
         reasons.append(
             f"shared memory of a block on {arch.name} is {arch.shared_memory} bytes; this tuning needs {shared}, lower "
             "stages, block_m, block_n or warps_k"
+        )
+    reserved = arch.shared_memory_per_multiprocessor - arch.shared_memory  # by the system, for each block
+    together = tuning.blocks_per_multiprocessor * (shared + reserved)
+    if tuning.blocks_per_multiprocessor > 1 and together > arch.shared_memory_per_multiprocessor:
+        reasons.append(
+            f"shared memory of a multiprocessor of {arch.name} is {arch.shared_memory_per_multiprocessor} bytes; "
+            f"{tuning.blocks_per_multiprocessor} blocks of this tuning need {together}, lower blocks_per_multiprocessor"
         )
     if tuning.pipeline is Pipeline.WARP_SPECIALIZED:
         return tuple(reasons)  # its registers are fixed by setmaxnreg; 256 tokens fit

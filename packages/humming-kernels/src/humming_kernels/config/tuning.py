@@ -21,7 +21,7 @@ class Pipeline(enum.Enum):
     """Who copies and who multiplies. The value is the name of the enumerator in base/config.cuh."""
 
     MULTISTAGE = "kMultistage"  # the same warps do both, mma.sync
-    WARP_SPECIALIZED = "kWarpSpecialized"  # one thread copies for two warpgroups, wgmma
+    WARP_SPECIALIZED = "kWarpSpecialized"  # up to four warps copy for pairs of warpgroups, wgmma
 
 
 @attrs.frozen(kw_only=True)

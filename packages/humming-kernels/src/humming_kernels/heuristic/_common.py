@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from ..arch import Arch
+from ..arch import Arch, DeviceFacts
 from ..config import ComputeConfig, LayerConfig, TuningConfig
 from ..errors import UnsupportedConfigError
 from ..rules import check
@@ -18,8 +18,6 @@ M_BOUNDS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 204
 
 MOST_KERNELS = 10
 """Compiled kernels of one layer over all M."""
-
-MOST_STAGES = 12
 
 
 def deepest(
@@ -35,11 +33,14 @@ def deepest(
 
 def kernel_of(tuning: TuningConfig) -> TuningConfig:
     """The tuning less what only the launch looks at: two tunings with the same kernel are compiled once."""
-    return attrs.evolve(tuning, split_k=2 if tuning.is_split else 1, blocks_per_multiprocessor=1)
+    return attrs.evolve(tuning, split_k=2 if tuning.is_split else 1)
 
 
 def few_kernels(
-    candidates: Callable[[int], Sequence[tuple[float, TuningConfig]]], bounds: Sequence[int] = M_BOUNDS
+    layer: LayerConfig,
+    device: DeviceFacts,
+    candidates: Callable[[int], Sequence[tuple[float, TuningConfig]]],
+    bounds: Sequence[int] = M_BOUNDS,
 ) -> tuple[tuple[int, TuningConfig], ...]:
     """(bound, tuning) for each bound of M, from at most MOST_KERNELS kernels.
 
@@ -54,7 +55,9 @@ def few_kernels(
             if kernel not in by_kernel or cost < by_kernel[kernel][0]:
                 by_kernel[kernel] = (cost, tuning)
         if not by_kernel:
-            raise UnsupportedConfigError((f"no tuning fits {m} tokens of this layer; please report it",))
+            raise UnsupportedConfigError(
+                (f"no tuning fits {m} tokens of {layer} on {device.arch.name}; please report it",)
+            )
         options.append(by_kernel)
     best = [min(by_kernel.values(), key=lambda option: option[0])[0] for by_kernel in options]
     kept = list(dict.fromkeys(min(o, key=lambda kernel: o[kernel][0]) for o in options))

@@ -26,7 +26,7 @@ def table(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts) -> tu
     def candidates(m: int) -> Sequence[tuple[float, TuningConfig]]:
         return [(1.0, tuning) for tuning in itertools.islice(preferred(layer, compute, device, m), 1)]
 
-    return few_kernels(candidates, M_BOUNDS)
+    return few_kernels(layer, device, candidates, M_BOUNDS)
 
 
 def preferred(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts, m: int) -> Iterator[TuningConfig]:

@@ -1,6 +1,6 @@
 """Hopper: a cost model of the machine chooses between mma.sync for few tokens and the wgmma kernel for more.
 Called through humming_kernels.heuristic; the comments give the measurements that each figure comes from.
-Assumes H200 rates per multiprocessor; other Hopper parts differ in multiprocessors and tensor rate (DeviceFacts)."""
+Assumes the rates of an H200 for every Hopper part; of the device only the number of multiprocessors is known."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORKSPACE = (3.8, 0.034)  # through the workspace, two blocks
 _WORKSPACE_BLOCK = 0.004  # per token of the tile for each block more
 _EPILOGUE_TOKEN = 0.004  # store of a tile, per token
 
-FEW_TOKENS = 16  # up to here mma.sync was fastest for every shape and format measured
+FEW_TOKENS = 16  # up to here mma.sync was the faster one (docs/hopper.md)
 _SMALL_WEIGHT = {8: 1.9e-5, 16: 2.25e-5}  # mma.sync kernel: per weight of the busiest multiprocessor, by token tile
 
 _TILES = (16, 32, 48, 64, 96, 128, 192, 256)
@@ -56,7 +56,7 @@ def table(layer: LayerConfig, compute: ComputeConfig, device: DeviceFacts) -> tu
             if tuning.block_m < m + 64 and _is_worth_sharing(layer, tuning, device, m)
         ]
 
-    return few_kernels(candidates, M_BOUNDS)
+    return few_kernels(layer, device, candidates, M_BOUNDS)
 
 
 def _is_worth_sharing(layer: LayerConfig, tuning: TuningConfig, device: DeviceFacts, m: int) -> bool:

@@ -24,7 +24,7 @@ enum class ScalePlace : int {
 
 enum class Pipeline : int {
   kMultistage,       // the warps that multiply also copy; mma.sync
-  kWarpSpecialized,  // one warp copies for two warpgroups that multiply; wgmma
+  kWarpSpecialized,  // up to four warps copy for pairs of warpgroups that multiply; wgmma
 };
 
 struct LayerConfig {

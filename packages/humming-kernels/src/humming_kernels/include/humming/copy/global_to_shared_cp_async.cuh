@@ -8,8 +8,6 @@
 namespace humming::copy {
 
 struct CpAsync {
-  static constexpr bool kAsynchronous = true;
-
   base::u64 policy = 0;
 
   __device__ __forceinline__ void use_evict_first() { policy = arch::sm80::policy_evict_first(); }

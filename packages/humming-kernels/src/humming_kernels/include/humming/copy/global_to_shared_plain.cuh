@@ -8,8 +8,6 @@
 namespace humming::copy {
 
 struct PlainCopy {
-  static constexpr bool kAsynchronous = false;
-
   __device__ __forceinline__ void use_evict_first() {}
 
   __device__ __forceinline__ void copy(base::u32 shared, const void* source, bool valid) const {

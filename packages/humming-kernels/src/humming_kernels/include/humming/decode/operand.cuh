@@ -1,5 +1,5 @@
 // Code words -> operand registers, zero points and scales on the operand included.
-// Used by kernels/dense for each step of 16 k of each atom.
+// Used by the dense kernels for each step of 16 k of each atom.
 // What the result still owes is kOwed: operand = weight * 2^-kOwed (weight / scale where the scale goes elsewhere).
 //
 // Which arithmetic, for raw = (bias + value) * 2^-owed of decode/code_words:

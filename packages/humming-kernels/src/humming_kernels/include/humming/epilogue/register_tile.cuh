@@ -4,9 +4,10 @@
 #pragma once
 
 #include <humming/arch/sm75/barrier.cuh>
+#include <humming/arch/sm75/matrix.cuh>
 #include <humming/arch/sm75/memory.cuh>
 #include <humming/arch/sm80/bfloat16.cuh>
-#include <humming/arch/sm90/warpgroup.cuh>
+#include <humming/arch/sm80/half.cuh>
 #include <humming/base/segment.cuh>
 #include <humming/base/shape.cuh>
 #include <humming/decode/convert.cuh>
@@ -138,8 +139,8 @@ struct RegisterTile {
         }
       } else {
         // Two tokens of a feature become two features of a token.
-        const u32 low = arch::sm90::transpose_8x8(round_pair(value[0], value[1]));
-        const u32 high = arch::sm90::transpose_8x8(round_pair(value[2], value[3]));
+        const u32 low = arch::sm75::transpose_8x8(round_pair(value[0], value[1]));
+        const u32 high = arch::sm75::transpose_8x8(round_pair(value[2], value[3]));
         const int features = tile * base::kTokenTile < tokens_left ? arguments.n - feature : 0;
         store_pair(row, low, features, aligned);
         store_pair(row + 8, high, features - 8, aligned);

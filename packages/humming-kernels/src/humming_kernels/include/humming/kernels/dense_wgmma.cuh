@@ -10,6 +10,11 @@
 //                         | decode 0'  | ...        batch of a stage free the stage before it
 #pragma once
 
+#include <humming/arch/sm75/barrier.cuh>
+#include <humming/arch/sm75/memory.cuh>
+#include <humming/arch/sm90/cluster.cuh>
+#include <humming/arch/sm90/mbarrier.cuh>
+#include <humming/arch/sm90/warpgroup.cuh>
 #include <humming/base/arguments.cuh>
 #include <humming/base/select.cuh>
 #include <humming/base/shape.cuh>
@@ -135,7 +140,7 @@ struct DenseWgmma {
     if (group == 1) ring.advance();
     const u32 weight_offset = arch::sm75::keep_in_register(
         Shape::kWeightOffset + strip * Shape::kStageBricks * Shape::kBrickBytes + warp * Shape::kAtomBytes + lane * 16);
-    const u32 line_offset =
+    const u32 line_value =
         arch::sm75::keep_in_register(strip * Shape::kStageGroups * base::kBrickRows + lane / 4 * 8 + warp * 2);
     Schedule schedule(arguments);
     base::Segment segment;
@@ -149,7 +154,7 @@ struct DenseWgmma {
       if (group < segment.stages) {
         u32 used = 0;  // empty barrier of the stage whose last batch may still run
         ring.wait_full();
-        load(values, ring.stage, weight_offset, line_offset);
+        load(values, ring.stage, weight_offset, line_value);
 #pragma unroll 1
         for (int i = group; i < segment.stages; i += kGroups) {
           const u64 tokens = mma::WgmmaTokens::descriptor(ring.stage);
@@ -181,7 +186,7 @@ struct DenseWgmma {
               for (int skip = 0; skip < kGroups; ++skip) ring.advance();
               if (i + kGroups < segment.stages) {
                 ring.wait_full();
-                load(values, ring.stage, weight_offset, line_offset);
+                load(values, ring.stage, weight_offset, line_value);
               }
               arch::sm90::wgmma_wait<1>();
               used = empty;
@@ -227,26 +232,25 @@ struct DenseWgmma {
     return true;
   }
 
-  static __device__ __forceinline__ void load(StageValues& values, u32 stage, u32 weight_offset, u32 line_offset) {
+  static __device__ __forceinline__ void load(StageValues& values, u32 stage, u32 weight_offset, u32 line_value) {
     const u32 weights = stage + weight_offset;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       values.words[i] =
           arch::sm75::load_shared_16(weights + i / kBrickLoads * Shape::kBrickBytes + i % kBrickLoads * 512);
     }
-    const u32 lines = stage + line_offset;
 #pragma unroll
     for (int group = 0; group < Shape::kStageGroups; ++group) {
       constexpr int kLine = base::kBrickRows;
       values.scales[group] = values.zeros[group] = 0;
       if constexpr (Shape::kScaleInStage) {
-        values.scales[group] = arch::sm75::load_shared_4(lines + line_offset + Shape::kScaleOffset + group * kLine * 2);
+        values.scales[group] = arch::sm75::load_shared_4(stage + Shape::kScaleOffset + (line_value + group * kLine) * 2);
       }
       if constexpr (Shape::kZeroInStage) {
-        values.zeros[group] = arch::sm75::load_shared_2(lines + Shape::kZeroOffset + group * kLine);
+        values.zeros[group] = arch::sm75::load_shared_2(stage + Shape::kZeroOffset + line_value + group * kLine);
       }
       if constexpr (Shape::kMinimumInStage) {
-        values.zeros[group] = arch::sm75::load_shared_4(lines + line_offset + Shape::kZeroOffset + group * kLine * 2);
+        values.zeros[group] = arch::sm75::load_shared_4(stage + Shape::kZeroOffset + (line_value + group * kLine) * 2);
       }
     }
   }

@@ -13,7 +13,8 @@ using base::u64;
 
 struct WgmmaTokens {
   // Shared memory descriptor of a K-major operand: address / 16 in bits 0-13, the distance of groups of eight rows
-  // (1024 bytes) / 16 in bits 32-45, swizzle of 128 bytes in bits 62-63.
+  // (1024 bytes) / 16 in bits 32-45, swizzle of 128 bytes (1) in bits 62-63. The leading offset in bits 16-29 does not
+  // count with a swizzle; it is 1 by convention.
   static __device__ __forceinline__ u64 descriptor(u32 shared_address) {
     constexpr u64 kFixed = (1ull << 62) | (static_cast<u64>(1024 / 16) << 32) | (1ull << 16);
     return kFixed | ((shared_address & 0x3ffff) >> 4);

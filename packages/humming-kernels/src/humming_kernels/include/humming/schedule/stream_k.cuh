@@ -1,5 +1,5 @@
 // Deals the work of a GEMM, tile after tile and stage after stage of k, in equal runs to the blocks.
-// Called by kernels/dense where tiles are split along k.
+// Called by the dense kernels where tiles are split along k.
 // Assumes fewer than 2^31 units, stages <= units_per_tile; units past the last stage of a tile hold no work (they let a
 // tile be split evenly). A block's run is fixed by its index, so sums never depend on timing.
 #pragma once

@@ -1,5 +1,5 @@
 // Barriers among a stated number of threads of a block.
-// Called by the pipeline room.
+// Called by pipeline, epilogue and kernels.
 // Assumes an identifier from 1 to 15 (0 is __syncthreads) and a multiple of 32 threads.
 #pragma once
 

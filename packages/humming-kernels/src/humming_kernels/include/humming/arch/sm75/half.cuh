@@ -16,12 +16,6 @@ __device__ __forceinline__ u32 fma_f16x2(u32 a, u32 b, u32 c) {
   return d;
 }
 
-__device__ __forceinline__ u32 mul_f16x2(u32 a, u32 b) {
-  u32 d;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
 __device__ __forceinline__ float f16_to_f32(u16 value) {
   float result;
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value));

@@ -1,5 +1,5 @@
 // Loads and stores with stated widths and cache behaviour, and the arrival counter of split tiles.
-// Called by the copy, schedule and epilogue rooms.
+// Called by copy, epilogue and kernels.
 // Assumes natural alignment of every address.
 #pragma once
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_shared_16(u32 address, Words4 value) {
                : "memory");
 }
 
-// Adds one for the whole GPU; earlier writes of this thread are visible to whoever sees the sum.
+// Adds `value` for the whole GPU; earlier writes of this thread are visible to whoever sees the sum.
 __device__ __forceinline__ i32 add_acquire_release(i32* counter, i32 value) {
   i32 old;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(value) : "memory");

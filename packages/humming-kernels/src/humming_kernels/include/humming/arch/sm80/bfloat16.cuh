@@ -28,10 +28,4 @@ __device__ __forceinline__ u32 f32x2_to_bf16x2(float low, float high) {
   return result;
 }
 
-__device__ __forceinline__ u32 f32x2_to_f16x2(float low, float high) {
-  u32 result;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
-
 }  // namespace humming::arch::sm80

@@ -1,5 +1,5 @@
 // mbarriers in shared memory: arrivals, expected bytes, waits by phase parity.
-// Called by the pipeline and copy rooms.
+// Called by pipeline, copy, epilogue and kernels.
 // Assumes 8-byte aligned barriers that one thread has initialised before a block barrier.
 #pragma once
 

@@ -29,11 +29,4 @@ __device__ __forceinline__ void decrease_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Transposes an 8 x 8 matrix of 16-bit values held as two neighbours of a row per lane.
-__device__ __forceinline__ u32 transpose_8x8(u32 value) {
-  u32 result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(value));
-  return result;
-}
-
 }  // namespace humming::arch::sm90
