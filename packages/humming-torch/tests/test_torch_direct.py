@@ -230,6 +230,39 @@ def test_vmap_sees_the_operator(cuda):
     assert torch.equal(result, wanted)
 
 
+def test_a_jit_trace_records_the_operator(cuda):
+    layer = make()
+    activation = torch.zeros(4, K).bfloat16()
+    for _ in range(2):
+        layer(activation)
+    forget(cuda)
+    traced = torch.jit.trace(layer, (activation,), check_trace=False)
+    assert "humming_torch::dense_gemm" in str(traced.inlined_graph) and cuda.session.calls == []
+
+
+def test_inference_mode_gives_inference_tensors(cuda, counted):
+    layer = make()
+    with torch.inference_mode():
+        activation = torch.zeros(4, K).bfloat16()
+        first = layer(activation)
+        assert layer(activation).is_inference() and first.is_inference()
+    assert len(counted) == 1
+
+
+def test_many_calls_of_changing_tokens_keep_little(cuda):
+    layer = make("u4g128", n=64, k=128, bias=False).prepare(2048)
+    memory = torch.zeros(5000 * 128).bfloat16()
+    cuda.session.load = cuda.session.make_function = None  # nothing is compiled or loaded any more
+    for m in (*range(1, 2049), *range(2048, 0, -1)):
+        start = 8 * m  # a new address each time
+        layer(memory[start : start + 128 * m].view(m, 128))
+        forget(cuda)
+    plan = layer._plan_of(torch.bfloat16)
+    assert len(plan.launches) <= 8192 and len(layer._direct) == 1
+    held = [*plan.arguments.plain, *(each for free in plan.arguments._mapped.values() for each in free)]
+    assert len(held) <= 1 + 256
+
+
 def test_replaced_buffers_are_seen_by_every_direct_call(cuda, counted):
     layer, other = make(seed=1), make(seed=2)
     activation = torch.zeros(4, K).bfloat16()

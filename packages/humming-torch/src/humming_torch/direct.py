@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Looked up once: three attributes on the way to each would be a tenth of the call.
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -89,6 +90,7 @@ class DirectCall:
             or buffers["column_order"] is not None
             or _dispatch_modes()
             or _is_wrapped(activation)
+            or _tracing_state() is not None
             or current_device() != index
             or index not in THREAD.bound
         ):

@@ -226,6 +226,7 @@ class Linear(torch.nn.Module):
             or (activation.requires_grad and torch.is_grad_enabled())
             or torch._C._len_torch_dispatch_stack() > 0
             or torch._C._functorch.is_functorch_wrapped_tensor(activation)
+            or torch._C._get_tracing_state() is not None
         )
 
     def _inputs(self, rows: torch.Tensor) -> Inputs:
