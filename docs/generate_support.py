@@ -182,6 +182,9 @@ def target_table() -> list[str]:
     rows = []
     for arch in ARCHS:
         kernels = [Pipeline.MULTISTAGE.name.lower()] + ["warp_specialized"] * arch.has("wgmma")
+        copies = ["cp.async" if arch.has("cp_async") else "through registers"]
+        if Pipeline.WARP_SPECIALIZED.name.lower() in kernels:
+            copies.append("bulk and tensor map")
         outputs = [name for name in OUTPUTS if not reasons_of(f"u4{GROUP}", "f16", arch, output=name)]
         rows.append(
             [
@@ -191,7 +194,7 @@ def target_table() -> list[str]:
                 ", ".join(name for name in ACTIVATIONS if not reasons_of(f"u4{GROUP}", name, arch)),
                 ", ".join(outputs),
                 ", ".join(kernels),
-                "cp.async" if arch.has("cp_async") else "through registers",
+                ", ".join(copies),
             ]
         )
     return table(
@@ -220,10 +223,17 @@ def run_table(runs: Iterable[Run]) -> list[str]:
             run.tests,
             ", ".join(run.activations),
             f"{len(run.weights)}, in `silicon.json`",
+            ", ".join(map(str, group_sizes(run.weights))),
         ]
         for run in runs
     ]
-    return table(["target", "device", "date", "tests", "activations", "weights"], rows)
+    return table(["target", "device", "date", "tests", "activations", "weights", "group sizes"], rows)
+
+
+def group_sizes(weights: Iterable[str]) -> list[int]:
+    """The sizes of scale groups along k among these formats."""
+    scales = [parse_weight(text).scale for text in weights]
+    return sorted({scale.group_k for scale in scales if scale is not None and scale.group_k is not None})
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -245,8 +255,10 @@ def support_page(runs: Sequence[Run]) -> str:
         "",
         "Written by `python docs/generate_support.py` from the rules of humming-kernels and `docs/silicon.json`.",
         "",
-        "* **run**: executed on a GPU of the target, against float64, on the date in [Runs](#runs).",
-        "* composed: the kernel compiles for the target without spills (`nox -s nvrtc`); it was not run on such a GPU.",
+        "* **run**: executed on a GPU of the target, against float64, on the date and with the group sizes in [Runs](#runs);",
+        "  other group sizes of the row are composed.",
+        "* composed: the kernel compiles for the target without spills (`nox -s nvrtc`: every weight of the table, group sizes",
+        "  16 to 256); it was not run on such a GPU.",
         "* no: refused before anything is compiled, for the reasons with these numbers.",
         "",
         "Formats are spelled as humming-format spells them: number, `g` and group size or `c` for a scale per channel,",
