@@ -103,7 +103,10 @@ def test_both_activation_dtypes_and_f32_results(cuda, counted):
 
 
 OTHERS = {
-    "columns of a wider tensor": lambda: torch.zeros(4, 2 * K).bfloat16()[:, :K],
+    "columns of a wider tensor, rows not aligned": lambda: torch.zeros(4, 2 * K + 4).bfloat16()[:, :K],
+    "columns that begin between": lambda: torch.zeros(4, 2 * K).bfloat16()[:, 4 : K + 4],
+    "every other column": lambda: torch.zeros(4, 2 * K).bfloat16()[:, ::2],
+    "a slice of sequences": lambda: torch.zeros(2, 4, K).bfloat16()[:, 2:],
     "transposed": lambda: torch.zeros(K, 4).bfloat16().t(),
     "one row repeated": lambda: torch.zeros(1, K).bfloat16().expand(4, K),
     "an odd address": lambda: torch.zeros(4 * K + 1).bfloat16()[1:].view(4, K),
@@ -118,8 +121,26 @@ def test_other_activations_take_the_general_way(cuda, counted, kind):
     layer(torch.zeros(4, K).bfloat16())
     counted.clear()
     activation = OTHERS[kind]()
-    assert layer(activation).shape == (activation.shape[0], N)
+    assert layer(activation).shape == (*activation.shape[:-1], N)
     assert len(counted) == 1
+
+
+@pytest.mark.parametrize("m", [1, 4, 100])
+def test_columns_of_a_wider_matrix_are_read_as_they_lie(cuda, counted, m):
+    layer = make()
+    wide = torch.zeros(m, 2 * K + 8).bfloat16()
+    for view in (wide[:, :K], wide[:, 8 : K + 8]):
+        forget(cuda)
+        layer(view)
+        first = only(cuda)
+        counted.clear()
+        forget(cuda)
+        layer(view)
+        assert not counted
+        fields = only(cuda).fields
+        assert fields["activation"] == view.data_ptr()
+        assert m == 1 or fields["activation_stride"] == first.fields["activation_stride"] == 2 * K + 8
+        assert only(cuda).data[104:] == first.data[104:]  # the tensor map, where there is one
 
 
 @pytest.mark.parametrize("kind", ["strided", "columns", "f32"])
@@ -230,6 +251,7 @@ def test_vmap_sees_the_operator(cuda):
     assert torch.equal(result, wanted)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_a_jit_trace_records_the_operator(cuda):
     layer = make()
     activation = torch.zeros(4, K).bfloat16()

@@ -40,8 +40,9 @@ _Tensor = torch.Tensor
 class DirectCall:
     """Calls of one layer with activations of one dtype; `run` makes one.
 
-    Plain is a call with a contiguous activation on the layer's device, which is the current one, outside autograd and
-    dispatch modes, for a number of tokens that was launched before; `out` is contiguous too and has the plan's dtype.
+    Plain is a call with an activation that a kernel can read as it lies (contiguous, or columns of a wider matrix), on
+    the layer's device, which is the current one, outside autograd and dispatch modes, for a number of tokens that was
+    launched before; `out` is contiguous and has the plan's dtype.
     Replaced buffers of the module are noticed by their identity; their addresses are read anew for every call.
     """
 
@@ -79,7 +80,6 @@ class DirectCall:
         if (
             type(activation) is not _Tensor
             or activation.get_device() != index
-            or not activation.is_contiguous()
             or activation.requires_grad
             or not shape
             or shape[-1] != k
@@ -104,7 +104,8 @@ class DirectCall:
             size = (*shape[:-1], n)
         launch = plan.launches.get(m)
         address = activation.data_ptr()
-        if launch is None or address % ALIGNMENT:
+        row_stride = k if activation.is_contiguous() else _row_stride(activation, k)
+        if launch is None or not row_stride or address % ALIGNMENT:
             return None
         if out is None:
             out = empty(size, plan.output_dtype)
@@ -121,11 +122,11 @@ class DirectCall:
         scratch = plan.scratch(launch, stream) if launch.needs_scratch else NO_SCRATCH
         weight, scale, zero, bias = self._addresses
         arguments, box = plan.arguments, launch.tensor_box
-        free = arguments.plain if box is None else arguments.mapped(address, k, m, box)
+        free = arguments.plain if box is None else arguments.mapped(address, row_stride, m, box)
         try:
             buffer = free.pop()
         except IndexError:
-            buffer = arguments.new_buffer(address, k, m, k, box)
+            buffer = arguments.new_buffer(address, row_stride, m, k, box)
         _pack(
             buffer.view,
             0,
@@ -137,7 +138,7 @@ class DirectCall:
             out.data_ptr(),
             scratch.workspace_address,
             scratch.counters_address,
-            k,
+            row_stride,
             n,
             m,
             n,
@@ -149,6 +150,14 @@ class DirectCall:
         launch.function.launch(launch.grid, launch.threads, launch.shared_bytes, stream, buffer)
         free.append(buffer)
         return out
+
+
+def _row_stride(activation: torch.Tensor, k: int) -> int:
+    """Elements from row to row of a matrix that is no contiguous one; 0 where a kernel cannot read it as it lies."""
+    if activation.ndim != 2:
+        return 0
+    rows, columns = activation.stride()
+    return rows if columns == 1 and rows >= k and rows % K_STEP == 0 else 0
 
 
 _empty_strided: Callable[[Any, Any, torch.dtype], torch.Tensor] | None = getattr(
