@@ -345,3 +345,10 @@ def test_a_file_that_shrinks_after_it_was_described(gptq_model, write_gptq):
     with pytest.raises(CheckpointError, match="cannot be read"):
         layer.tensors["codes"].read()
     assert attrs.evolve(layer, tensors={}).stored_bytes == 0
+
+
+def test_a_tensor_that_has_no_place_in_a_layer_is_named(gptq_model, write_gptq):
+    model = gptq_model()
+    tensors = model.tensors(1) | {f"{NAME}.perm": np.zeros(256, np.int32)}
+    with pytest.raises(CheckpointError, match=rf"{NAME}\.perm' is not expected here"):
+        read_checkpoint(write_gptq(model, tensors=tensors))

@@ -1,6 +1,7 @@
 """Text and document forms: round trips over all formats, and refusal of everything else."""
 
 import json
+import re
 
 import pytest
 from humming_format import (
@@ -22,6 +23,7 @@ from humming_format import (
     to_document,
     weight_from_document,
 )
+from humming_format.document import SCHEMA_FILE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +231,54 @@ def test_wrong_documents_are_refused(change):
     document.update(change)
     with pytest.raises(DocumentError):
         from_document(document)
+
+
+def fits(value, schema, root):
+    """Whether a value fits a JSON Schema, of the keywords that ours uses; refuses any other keyword."""
+    known = {"$ref", "oneOf", "const", "enum", "type", "properties", "required", "additionalProperties", "pattern"}
+    assert set(schema) <= known | {"minimum", "maximum", "title", "description", "$schema", "$defs"}
+    if "$ref" in schema:
+        return fits(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
+    if "oneOf" in schema:
+        return sum(fits(value, one, root) for one in schema["oneOf"]) == 1
+    if "const" in schema:
+        return type(value) is type(schema["const"]) and value == schema["const"]
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = {"null": type(None), "integer": int, "string": str, "boolean": bool, "object": dict}
+    if type(value) is not kinds[schema["type"]]:
+        return False
+    if isinstance(value, str):
+        return re.search(schema["pattern"], value) is not None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return schema["minimum"] <= value <= schema["maximum"]
+    if isinstance(value, dict):
+        inner = schema["properties"]
+        return set(schema["required"]) <= set(value) <= set(inner) and all(
+            fits(value[key], inner[key], root) for key in value
+        )
+    return True
+
+
+PUBLISHED = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+@given(weight_formats())
+def test_every_document_fits_the_published_schema(weight):
+    document = to_document(weight)
+    assert fits(document, PUBLISHED, PUBLISHED)
+    assert not fits({**document, "extra": 1}, PUBLISHED, PUBLISHED)
+    assert not fits({**document, "schema": 2}, PUBLISHED, PUBLISHED)
+    for key in set(document) - {"outer_scale"}:
+        assert not fits({name: value for name, value in document.items() if name != key}, PUBLISHED, PUBLISHED)
+
+
+def test_the_published_schema_knows_every_number_and_activations():
+    pattern = PUBLISHED["$defs"]["number"]["pattern"]
+    assert all(re.search(pattern, name) for name in NUMBERS)
+    assert not any(re.search(pattern, name) for name in ("u9", "s1", "e0m8", "e9m0", "int4", "", "u4x"))
+    for text in ("f16", "e4m3c:f32", "e4m3t:f32@static", "u8cz:f32", "e2m1g16:e4m3*t"):
+        assert fits(to_document(parse_activation(text)), PUBLISHED, PUBLISHED)
 
 
 def test_documents_of_before_two_levels_keep_their_form():

@@ -5,6 +5,7 @@ Assumes schema number 1; a reader refuses every other schema, every unknown key 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .activation import ActivationFormat
@@ -16,6 +17,9 @@ from .zero_point import ZeroPointFormat, ZeroPointKind
 
 SCHEMA = 1
 """Raised whenever a document changes its meaning."""
+
+SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
+"""A JSON Schema that every document fits, for readers in other languages."""
 
 _OUTER = {"outer_scale"}
 _ARTICLES = {"weight": "a weight", "activation": "an activation"}
