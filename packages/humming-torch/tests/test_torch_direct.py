@@ -163,6 +163,7 @@ ERRORS = {
     "no dimension": (lambda x: (x[0, 0], None), ActivationError, "wrong shape"),
     "dtype": (lambda x: (x.float(), None), ActivationError, "float32"),
     "the bias's dtype": (lambda x: (x.half(), None), ActivationError, "bias"),
+    "layout": (lambda x: (x.to_sparse(), None), ActivationError, "not a strided tensor"),
     "shape of out": (lambda x: (x, torch.zeros(4, N + 1).bfloat16()), ActivationError, "out of the wrong shape"),
     "dtype of out": (lambda x: (x, torch.zeros(4, N).half()), ActivationError, "out does not fit"),
     "overlapping out": (lambda x: (x, torch.zeros(1, N).bfloat16().expand(4, N)), ActivationError, "share memory"),

@@ -35,6 +35,7 @@ current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.c
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_handle)
 _pack = ARGUMENTS.pack_into
 _Tensor = torch.Tensor
+_strided = torch.strided
 
 
 class DirectCall:
@@ -80,6 +81,7 @@ class DirectCall:
         if (
             type(activation) is not _Tensor
             or activation.get_device() != index
+            or activation.layout is not _strided
             or activation.requires_grad
             or not shape
             or shape[-1] != k
