@@ -133,6 +133,15 @@ def test_tensors_that_are_refused(golden, tmp_path, name, array, dtype, message)
         read_checkpoint(model.write(tmp_path))
 
 
+def test_what_dynamic_activations_share_is_stated_where_it_is_assumed(golden, tmp_path):
+    model = golden("fp8_plain")
+    assert read_checkpoint(model.write(tmp_path)).notes == ()
+    model.config["quantization_config"]["activation_scheme"] = "dynamic"
+    checkpoint = read_checkpoint(model.write(tmp_path))
+    assert "taken as per token" in checkpoint.notes[0]
+    assert format_activation(checkpoint.layer("model.channel").activation) == "e4m3c:f32"
+
+
 def test_no_eight_bit_weight_at_all(golden, tmp_path):
     model = golden("fp8_block")
     model.tensors = {"lm_head.weight": model.tensors["lm_head.weight"]}

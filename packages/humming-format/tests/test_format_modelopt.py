@@ -86,7 +86,9 @@ def test_each_projection_keeps_its_own_second_scale(golden, tmp_path):
 
 def test_a_scale_on_the_input_is_kept_as_a_tensor(golden, tmp_path):
     model = golden("modelopt_int8_smooth")
-    layer = read_checkpoint(model.write(tmp_path)).layer(UP)
+    checkpoint = read_checkpoint(model.write(tmp_path))
+    assert checkpoint.notes[0].startswith(f"2 layers, such as '{UP}', multiply the columns of their input")
+    layer = checkpoint.layer(UP)
     assert layer.tensors["activation_multiplier"].shape == (layer.k,)
     model = golden("modelopt_nvfp4")
     model.put(f"{UP}.pre_quant_scale", np.ones(32, np.float32))

@@ -99,7 +99,13 @@ def read_fp8(places: Mapping[str, TensorPlace], configs: Sequence[QuantConfig], 
         raise CheckpointError(
             f"{configs[0].source} says FP8, but no weight is of 8-bit floats", got=f"{len(places)} tensors"
         )
-    return FoundLayers(layers=tuple(layers), used=frozenset(used), method="fp8")
+    notes: tuple[str, ...] = ()
+    if not config.static and config.block is None:
+        notes = (
+            f"{configs[0].source} does not say what dynamic activations share a scale: taken as per token, as "
+            "transformers does",
+        )
+    return FoundLayers(layers=tuple(layers), used=frozenset(used), method="fp8", notes=notes)
 
 
 def _is_quantized(stored: Mapping[str, TensorPlace]) -> bool:

@@ -148,7 +148,14 @@ def read_modelopt(places: Mapping[str, TensorPlace], configs: Sequence[QuantConf
         raise CheckpointError(
             f"{source} says ModelOpt, but there is no tensor named *.weight_scale", got=f"{len(places)} tensors"
         )
-    return FoundLayers(layers=tuple(layers), used=frozenset(used), method="modelopt")
+    multiplied = [layer.name for layer in layers if "activation_multiplier" in layer.tensors]
+    notes: tuple[str, ...] = ()
+    if multiplied:
+        notes = (
+            f"{len(multiplied)} layers, such as {shown(multiplied[0])}, multiply the columns of their input by "
+            "pre_quant_scale before the product",
+        )
+    return FoundLayers(layers=tuple(layers), used=frozenset(used), method="modelopt", notes=notes)
 
 
 def _read_config(config: QuantConfig) -> ModelOptConfig:
