@@ -257,7 +257,7 @@ def support_page(runs: Sequence[Run]) -> str:
         "",
         "* **run**: executed on a GPU of the target, against float64, on the date and with the group sizes in",
         "  [Runs](#runs); other group sizes of the row are composed.",
-        "* composed: the kernel compiles for the target without spills (`nox -s nvrtc`: every weight of the table, group",
+        "* composed: the kernel compiles for the target without spills (`nox -s nvrtc`: all weights, group",
         "  sizes 16 to 256); it was not run on such a GPU.",
         "* no: refused before anything is compiled, for the reasons with these numbers.",
         "",

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from humming_torch import Linear
 from safetensors.numpy import save_file
+
+from tests.support.call_stand_ins import fake_cuda
 
 LAYER = "model.layers.0.mlp.down_proj"
 
@@ -143,3 +146,19 @@ def same_bits(one, other):
 def same_bits_fixture():
     """Comparison of two f32 tensors bit by bit."""
     return same_bits
+
+
+@pytest.fixture
+def cuda():
+    """torch.cuda without a GPU: tensors on the CPU take a GPU's call path; `capturing` and `device` may be set."""
+    with fake_cuda() as state:
+        yield state
+
+
+@pytest.fixture
+def counted(cuda, monkeypatch):
+    """How often the general way was taken."""
+    taken = []
+    general = Linear._general
+    monkeypatch.setattr(Linear, "_general", lambda self, *given: taken.append(1) or general(self, *given))
+    return taken

@@ -20,14 +20,7 @@ from humming_torch.launch import Scratch
 from humming_torch.pack import pack
 from humming_torch.plan import Plan, dense_configs, range_sources
 
-from tests.support.call_stand_ins import STREAM, FakeEncoder, FakeSession, RecordingFunction, fake_cuda
-
-
-@pytest.fixture
-def cuda():
-    """torch.cuda without a GPU; `capturing` may be set."""
-    with fake_cuda() as state:
-        yield state
+from tests.support.call_stand_ins import STREAM, FakeEncoder, FakeSession, RecordingFunction
 
 
 def make(text="u4g128z", n=576, k=1536, dtype=torch.bfloat16, bias=False):
