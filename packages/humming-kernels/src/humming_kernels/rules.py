@@ -250,15 +250,17 @@ def _check_specialized(tuning: TuningConfig, arch: Arch) -> list[str]:
 
 
 def estimated_registers(layer: LayerConfig, tuning: TuningConfig) -> int:
-    """Registers that a thread needs: sums, tokens, codes, group values, and what ptxas was seen to add for addresses,
-    for several groups in a stage and for codes whose sign is moved."""
+    """Registers that a thread needs: sums, tokens, codes, group values, and what ptxas of CUDA 12.9 to 13.5 was seen to
+    add for addresses, for several groups in a stage, for codes whose sign is moved or that fill a byte."""
     atoms = tuning.block_n // 16 // tuning.warps_n
     tiles = tuning.block_m // 8 // tuning.warps_m
     sums = 4 * atoms * tiles * (2 if tuning.scale_place is ScalePlace.ACCUMULATOR else 1)
     group_values = {ScalePlace.EPILOGUE: 0, ScalePlace.ACCUMULATOR: 2, ScalePlace.OPERAND: 4}[tuning.scale_place]
     registers = sums + 4 * tiles + 4 * atoms + group_values * atoms + 56
     if sums >= 64:
-        registers += 16 * (stage_groups(layer, tuning) > 1) + 16 * layer.weight.number.signed
+        accumulator = tuning.scale_place is ScalePlace.ACCUMULATOR
+        registers += (32 if accumulator else 16) * (stage_groups(layer, tuning) > 1) + 16 * layer.weight.number.signed
+        registers += 32 * (accumulator and tiles >= 8) + 16 * (layer.weight.number.bits == 8 and atoms * tiles >= 32)
     return registers
 
 
