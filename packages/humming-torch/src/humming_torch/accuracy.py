@@ -38,9 +38,14 @@ def _operand(weight: CanonicalWeight, dtype: torch.dtype) -> torch.Tensor:
     """The weight as the tensor cores get it when scales are multiplied onto the operand, in f64.
 
     Scale (and minimum) in the operand's type, one rounding of their product with the code; with f16 minimums that
-    happens in f16, and the sum is rounded once more to the operand's type.
+    happens in f16, and the sum is rounded once more to the operand's type; bf16 minimums of an f16 operand are added in
+    f32, and only the sum is rounded.
     """
-    arithmetic = torch.float16 if weight.minimum is not None and weight.minimum.dtype == torch.float16 else dtype
+    arithmetic = dtype
+    if weight.minimum is not None:
+        arithmetic = torch.float16 if weight.minimum.dtype == torch.float16 else torch.float32
+        if dtype == torch.bfloat16 and weight.minimum.dtype == torch.bfloat16:
+            arithmetic = dtype
     values = decode_values(
         weight.codes,
         weight.scale.to(arithmetic),

@@ -93,8 +93,10 @@ class Plan:
     def prepare(self, max_m: int, progress: Progress | None = None) -> None:
         """Compile and load every kernel for 1 to max_m tokens and set up scratch memory.
 
-        After it, calls with up to max_m tokens compile, load and allocate nothing but their output, and can be
-        captured in CUDA graphs. Not possible under capture.
+        After it, calls with up to max_m tokens compile and load nothing, and can be captured in CUDA graphs. On the
+        stream that is current now they also allocate nothing but their output (and a copy of activations that no kernel
+        can read as they lie); the first call on another stream sets up scratch memory for it. Not possible under
+        capture.
         """
         if max_m < 1:
             raise UnsupportedError("prepare needs a number of tokens", got=f"max_m = {max_m}", wanted="at least 1")
@@ -108,10 +110,8 @@ class Plan:
                 self._kernels = [(e.source, function) for e, function in zip(found, functions, strict=True)]
                 self._last_ms = [entry.last_m for entry in found]
                 self._max_m = max_m
-            workspaces = [self._make_launch(min(m, self._max_m)) for m in self._last_ms]
+            workspace_bytes, counter_bytes = self._largest_scratch()
         self._session.fill_arena()
-        workspace_bytes = max(launch.workspace_bytes for launch in workspaces)
-        counter_bytes = max(launch.counter_bytes for launch in workspaces)
         if workspace_bytes or counter_bytes:
             with torch.cuda.device(self._session.index):
                 stream = torch.cuda.current_stream().cuda_stream
@@ -189,6 +189,18 @@ class Plan:
                 self.launches = {}
             launch = self.launches[m] = self._make_launch(m)
         return launch
+
+    def _largest_scratch(self) -> tuple[int, int]:
+        """Workspace and counter bytes that suffice for every number of tokens that the plan is prepared for."""
+        needs = []
+        first = 1
+        for last, (source, _) in zip(self._last_ms, self._kernels, strict=True):
+            last = min(last, self._max_m)
+            needs.append(
+                source.recipe.largest(first, last, self._n, self._aligned_k, self._session.facts.multiprocessors)
+            )
+            first = last + 1
+        return max(workspace for workspace, _ in needs), max(counters for _, counters in needs)
 
     def _make_launch(self, m: int) -> Launch:
         source, function = self._kernels[bisect.bisect_left(self._last_ms, m)]

@@ -74,17 +74,19 @@ class Session:
         """The loaded function of each source, compiling those that are not there yet, side by side."""
         wanted = list(sources)
         keys = [(source.unit_text, source.target, tuple(source.options)) for source in wanted]
-        with self._lock:
-            missing = {key: source for key, source in zip(keys, wanted, strict=True) if key not in self._functions}
-            if missing:
-                artifacts = self.service.compile_many([compile_request(s) for s in missing.values()], progress)
-                with torch.cuda.device(self.index):
-                    bind_context(self.index)
-                    for (key, source), artifact in zip(missing.items(), artifacts, strict=True):
+        missing = {key: source for key, source in zip(keys, wanted, strict=True) if key not in self._functions}
+        if missing:
+            # Outside the lock: layers that are prepared in several threads compile side by side, and the service
+            # compiles equal requests once.
+            artifacts = self.service.compile_many([compile_request(s) for s in missing.values()], progress)
+            with self._lock, torch.cuda.device(self.index):
+                bind_context(self.index)
+                for (key, source), artifact in zip(missing.items(), artifacts, strict=True):
+                    if key not in self._functions:
                         function = load_function(artifact.data, source.symbol, self.index)
                         function.allow_shared_bytes(source.recipe.shared_bytes)
                         self._functions[key] = function
-            return [self._functions[key] for key in keys]
+        return [self._functions[key] for key in keys]
 
     def scratch(self, stream: int, workspace_bytes: int, counter_bytes: int) -> Scratch:
         """Workspace and zeroed counters for one launch on the current stream, whose handle is `stream`.
