@@ -103,6 +103,12 @@ def tests(session: nox.Session, folder: str) -> None:
     workspace_run(session, "pytest", TEST_FOLDERS[folder], *session.posargs)
 
 
+@nox.session(venv_backend=WORKSPACE, default=False)
+def emulate(session: nox.Session) -> None:
+    """Every format of the support table on three generations of GPUs, in the emulator; half an hour on two cores."""
+    workspace_run(session, "pytest", "tests/emulator", "-m", "nvrtc", "-n", "2", *session.posargs)
+
+
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """The light packages on every Python, with the exact versions of the root."""

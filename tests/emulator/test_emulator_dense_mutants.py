@@ -111,8 +111,8 @@ MUTANTS = {
     "a consumer does not wait for its stage": (
         SPECIALIZED,
         WGMMA,
-        "ring.wait_full(); load(values, ring.stage, weight_offset, line_offset); #pragma unroll 1",
-        "load(values, ring.stage, weight_offset, line_offset);\n#pragma unroll 1",
+        "ring.wait_full(); load(values, ring.stage, weight_offset, line_value); #pragma unroll 1",
+        "load(values, ring.stage, weight_offset, line_value);\n#pragma unroll 1",
         "missing wait|uninitialised shared",
         "wait",
     ),
