@@ -74,7 +74,9 @@ class Session:
         """The loaded function of each source, compiling those that are not there yet, side by side."""
         wanted = list(sources)
         keys = [(source.unit_text, source.target, tuple(source.options)) for source in wanted]
-        missing = {key: source for key, source in zip(keys, wanted, strict=True) if key not in self._functions}
+        # The kernels of the most tokens come last and compile longest: begin with them.
+        named = reversed(list(zip(keys, wanted, strict=True)))
+        missing = {key: source for key, source in named if key not in self._functions}
         if missing:
             # Outside the lock: layers that are prepared in several threads compile side by side, and the service
             # compiles equal requests once.
