@@ -171,10 +171,8 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend=WORKSPACE)
 def examples(session: nox.Session) -> None:
-    """The README's first command, then every script in examples/."""
+    """The README's first command."""
     workspace_run(session, "humming", "quickstart", *session.posargs)
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        workspace_run(session, "python", str(path.relative_to(ROOT)))
 
 
 @nox.session(venv_backend=WORKSPACE)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the GPU side of the project on a machine that has a CUDA device and this checkout, with nothing installed.
+# Runs the GPU side of the project on a machine that has a CUDA device and this checkout, without installing it.
 # Usage: tests/gpu/run_on_device.sh [quick|correctness|bench|sweep|sanitize|all] [arguments of pytest or the benchmark ...]
-# Assumes python3 with torch, attrs, filelock, cuda-bindings, pytest and pytest-timeout; logs and rows go to $OUT (./out).
+# Assumes python3 with torch, attrs, cuda-bindings, pytest and pytest-timeout; logs and rows go to $OUT (./out).
 # HUMMING_COMMIT names the code in rows where git does not know it.
 set -u -o pipefail
 

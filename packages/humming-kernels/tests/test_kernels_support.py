@@ -109,6 +109,17 @@ def test_a_record_that_cannot_be_true_is_refused(text, words):
         support.read_runs(text)
 
 
-def test_the_check_finds_a_stale_page(capsys):
+def test_the_check_accepts_the_page_of_today(capsys):
     assert support.main(["--check"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_check_finds_a_stale_page(capsys, monkeypatch, tmp_path):
+    stale = tmp_path / "support.md"
+    stale.write_text(support.PAGE.read_text().replace("**run**", "composed"))
+    monkeypatch.setitem(support.main.__globals__, "PAGE", stale)
+    before = stale.read_text()
+    assert support.main(["--check"]) != 0
+    written = capsys.readouterr()
+    assert "**run**" in written.err + written.out
+    assert stale.read_text() == before

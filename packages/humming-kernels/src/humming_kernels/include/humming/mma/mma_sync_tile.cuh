@@ -1,5 +1,5 @@
 // One warp's 16 x 8 x 16 matrix multiply with f32 accumulation: weights are A, tokens are B.
-// Used by kernels/dense; the layout code and the tests use coordinate() as well.
+// Used by kernels/dense; a test compares coordinate() with the definition of the fragment in the PTX ISA.
 // Assumes tokens in shared memory in the swizzled rows that copy/dense_stage writes.
 //
 //   accumulator c[i] of lane l, g = l / 4, t = l % 4:      operand register a[i] holds k and k + 1:
